@@ -1,0 +1,97 @@
+# Everything that is done to this repository by hand or by CI. It needs Python 3.11 or newer, git and make; the rest it
+# installs into environments of its own. An environment is a stamp file that depends on pyproject.toml, so that it is
+# made once and the next run starts at once.
+#
+#   make demo       run a cluster, an agent and a job on this machine
+#   make test       the tests that need neither root nor patience
+#   make check      everything that CI checks
+#   make format     format, and fix what can be fixed by rule
+#   make protos     regenerate the Python code of the contract; then `make baseline` when the change is meant
+#   make bench      measure; BENCH="--help" shows how
+#   make clean      remove the environments and what tools left behind
+
+PYTHON ?= python3
+VENV := .venv
+GEN := .venv-gen
+BIN := $(VENV)/bin
+PORTIONS := server agents client proto tests loadtest
+PYTEST_ARGS ?=
+BENCH ?=
+
+# Root tests are asked for when this is root; otherwise pytest's summary says what was left out.
+ROOT_FLAG := $(if $(filter 0,$(shell id -u)),--root)
+
+.PHONY: demo env test check format-check lint types protos-fresh buf tests-all format protos baseline bench clean
+
+demo: $(VENV)/.stamp-server
+	$(BIN)/stepward demo
+
+# The environment to work in; `. .venv/bin/activate` if you like.
+env: $(VENV)/.stamp-dev
+
+test: env
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: format-check lint types protos-fresh buf tests-all
+
+format-check: env
+	$(BIN)/ruff format --check
+
+lint: env
+	$(BIN)/ruff check
+
+types: env
+	$(BIN)/mypy $(PORTIONS)
+
+protos-fresh: env $(GEN)/.stamp
+	$(BIN)/python -m tests.repo.generate --check
+
+# Two runs, because a public message may never change its shape and an internal one only has to stay readable.
+buf: env
+	$(BIN)/buf lint
+	$(BIN)/buf format --diff --exit-code
+	$(BIN)/buf breaking --against proto/baseline.binpb
+	$(BIN)/buf breaking --config buf.internal.yaml --against proto/baseline.binpb
+
+tests-all: env $(GEN)/.stamp
+	$(BIN)/python -m pytest --slow $(ROOT_FLAG) $(PYTEST_ARGS)
+
+format: env
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+	$(BIN)/buf format --write
+
+protos: env $(GEN)/.stamp
+	$(BIN)/python -m tests.repo.generate
+
+# Says: from here on, this is the contract. What `buf breaking` refuses is not repaired by this.
+baseline: env
+	$(BIN)/buf build --as-file-descriptor-set --output proto/baseline.binpb
+
+bench: env
+	$(BIN)/python -m loadtest.bench $(BENCH)
+
+clean:
+	rm -rf $(VENV) $(GEN) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# pip learned `--group` in 25.1, and a new environment brings the pip of its Python.
+$(VENV)/.stamp-pip:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "stepward needs Python 3.11 or newer; try make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	touch $@
+
+$(VENV)/.stamp-server: pyproject.toml $(VENV)/.stamp-pip
+	$(BIN)/python -m pip install --quiet --editable '.[server]'
+	touch $@
+
+$(VENV)/.stamp-dev: pyproject.toml $(VENV)/.stamp-pip
+	$(BIN)/python -m pip install --quiet --editable '.[server]' --group dev --group load
+	touch $(VENV)/.stamp-server $@
+
+$(GEN)/.stamp: pyproject.toml
+	$(PYTHON) -m venv --clear $(GEN)
+	$(GEN)/bin/python -m pip install --quiet --upgrade pip
+	$(GEN)/bin/python -m pip install --quiet --group gen
+	touch $@

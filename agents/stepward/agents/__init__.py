@@ -1,0 +1,1 @@
+"""Write agents: processes that take steps of jobs and do the work."""

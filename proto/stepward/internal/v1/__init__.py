@@ -1,0 +1,1 @@
+"""What nodes of one cluster say to each other; not for anyone else."""
