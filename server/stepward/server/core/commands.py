@@ -1,0 +1,243 @@
+"""What may be asked of a shard, and what comes back.
+
+Commands carry everything that a decision needs from outside: ids that were drawn, bytes that were checked. They are
+plain values, so that a node can hand them to the leader.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from stepward.server.core.rejections import Rejection
+from stepward.server.core.rows import DefinitionBody, JobState, Payload
+
+
+class Command(Struct, frozen=True):
+    """Base of all commands."""
+
+
+class SubmitJob(Command):
+    """Store a job and start it. `job_id` was drawn by the gateway; a known key answers with the first job instead."""
+
+    job_id: str
+    namespace: str
+    definition_name: str
+    definition_version: int
+    input: Payload
+    idempotency_key: str
+    labels: dict[str, str]
+    caller_id: str
+    fingerprint: bytes
+
+
+class CancelJob(Command):
+    """Undo what a job did, or may have done."""
+
+    job_id: str
+    reason: str
+
+
+class ApplyDefinition(Command):
+    """Store a checked definition as a new version, unless the newest one has the same hash."""
+
+    namespace: str
+    hash: bytes
+    body: DefinitionBody
+
+
+class AttemptRef(Struct, frozen=True):
+    """An assignment, named as everywhere."""
+
+    job_id: str
+    step_id: str
+    token: int
+
+
+class OpenSession(Command):
+    """Open a session or bind a newer stream of it to a node."""
+
+    session_id: str
+    namespace: str
+    queue: str
+    actions: tuple[str, ...]
+    slots: int
+    name: str
+    library: str
+    node_id: str
+
+
+class RenewSession(Command):
+    """A heartbeat. `held` is None when the agent sent only its digest."""
+
+    session_id: str
+    generation: int
+    held_digest: int
+    held: tuple[AttemptRef, ...] | None = None
+
+
+class CloseStream(Command):
+    """The stream of this generation is gone; offer nothing more until there is a newer one."""
+
+    session_id: str
+    generation: int
+
+
+class DrainSession(Command):
+    """Offer nothing more to this session."""
+
+    session_id: str
+    generation: int
+
+
+class Accepted(Struct, frozen=True):
+    """An on-accept offer is taken."""
+
+
+class Started(Struct, frozen=True):
+    """An on-offer handler has started."""
+
+
+class Succeeded(Struct, frozen=True):
+    """The attempt succeeded."""
+
+    output: Payload
+
+
+class Failed(Struct, frozen=True):
+    """The attempt failed and did not happen. `retry_after_ms` None: the policy's wait."""
+
+    kind: str
+    message: str
+    retryable: bool
+    retry_after_ms: int | None = None
+
+
+class Unknown(Struct, frozen=True):
+    """Nobody can tell whether the attempt happened."""
+
+    kind: str
+    message: str
+
+
+class Declined(Struct, frozen=True):
+    """The attempt was never started and never will be."""
+
+    handed_back: bool
+
+
+class Stopped(Struct, frozen=True):
+    """The attempt was started, and stopped before its end."""
+
+    draining: bool
+
+
+class ProgressMade(Struct, frozen=True):
+    """How far the attempt is."""
+
+    details: Payload
+
+
+AttemptEvent = Accepted | Started | Succeeded | Failed | Unknown | Declined | Stopped | ProgressMade
+
+
+class AttemptReport(Struct, frozen=True):
+    """What became of one attempt."""
+
+    attempt: AttemptRef
+    event: AttemptEvent
+
+
+class ReportAttempts(Command):
+    """What became of attempts, many at a time."""
+
+    session_id: str
+    generation: int
+    reports: tuple[AttemptReport, ...]
+
+
+class Sweep(Command):
+    """Judge what is due, at most `subjects_max` of it, and write the beat."""
+
+    subjects_max: int
+
+
+AnyCommand = (
+    SubmitJob | CancelJob | ApplyDefinition | OpenSession | RenewSession | CloseStream | DrainSession | ReportAttempts | Sweep
+)
+
+
+class JobSubmitted(Struct, frozen=True):
+    """Answer to SubmitJob."""
+
+    job_id: str
+    duplicate: bool
+    state: JobState
+    revision: int
+
+
+class JobCancelled(Struct, frozen=True):
+    """Answer to CancelJob. `already`: it was being undone or cancelled before."""
+
+    job_id: str
+    already: bool
+
+
+class DefinitionApplied(Struct, frozen=True):
+    """Answer to ApplyDefinition."""
+
+    version: int
+    created: bool
+    created_wall_ms: int
+
+
+class SessionOpened(Struct, frozen=True):
+    """Answer to OpenSession."""
+
+    generation: int
+    ttl_ms: int
+
+
+class SessionRenewed(Struct, frozen=True):
+    """Answer to RenewSession."""
+
+    send_held: bool
+
+
+class StreamClosed(Struct, frozen=True):
+    """Answer to CloseStream and DrainSession."""
+
+
+class ReportResult(Struct, frozen=True):
+    """What one report came to: the name of a public `ReportResult` without its prefix."""
+
+    attempt: AttemptRef
+    result: str
+    message: str = ""
+
+
+class AttemptsReported(Struct, frozen=True):
+    """Answer to ReportAttempts: one result for each report that is not mere progress."""
+
+    results: tuple[ReportResult, ...]
+
+
+class Swept(Struct, frozen=True):
+    """Answer to Sweep. `next_due_led_ms` and `next_due_log_ms` are None when nothing waits on that clock."""
+
+    handled: int
+    overdue: int
+    next_due_led_ms: int | None
+    next_due_log_ms: int | None
+
+
+Answer = (
+    JobSubmitted
+    | JobCancelled
+    | DefinitionApplied
+    | SessionOpened
+    | SessionRenewed
+    | StreamClosed
+    | AttemptsReported
+    | Swept
+    | Rejection
+)

@@ -1,0 +1,131 @@
+"""The overlay in which one batch is decided: committed rows, plus what this batch has decided so far.
+
+Every command is decided under a savepoint, so that one that fails leaves no trace.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from stepward.server.core import keys, rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from stepward.server.core.reader import Reader
+    from stepward.server.core.rows import Row
+
+R = TypeVar("R", bound=rows.Row)
+_ABSENT: Final = object()
+
+
+class Draft:
+    """Row changes on top of a reader. None stands for a deleted row."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        # Kept apart by kind (the first byte of the key), so that a scan looks only at changes of its own kind.
+        self._changes: dict[int, dict[bytes, Row | None]] = {}
+        self._undo: list[tuple[bytes, object]] = []
+        self._events: dict[str, list[rows.Event]] = {}
+        self._event_log: list[str] = []
+
+    def get(self, key: bytes) -> Row | None:
+        """The row under `key` as this batch leaves it so far."""
+        kind = self._changes.get(key[0])
+        if kind is not None and key in kind:
+            return kind[key]
+        return self._reader.get(key)
+
+    def read(self, key: bytes, type_: type[R]) -> R | None:
+        """The row under `key`, of a known type."""
+        row = self.get(key)
+        assert row is None or isinstance(row, type_), (key, type(row), type_)
+        return row
+
+    def require(self, key: bytes, type_: type[R]) -> R:
+        """The row under `key`, which cannot be missing unless we are wrong."""
+        row = self.read(key, type_)
+        assert row is not None, key
+        return row
+
+    def put(self, key: bytes, row: Row) -> None:
+        """Write a row."""
+        self._change(key, row)
+
+    def delete(self, key: bytes) -> None:
+        """Delete a row. One that was born in this batch vanishes without a trace in the log."""
+        kind = self._changes.get(key[0])
+        if kind is not None and kind.get(key) is not None and self._reader.get(key) is None:
+            self._undo.append((key, kind.pop(key)))
+            return
+        self._change(key, None)
+
+    def _change(self, key: bytes, row: Row | None) -> None:
+        kind = self._changes.setdefault(key[0], {})
+        self._undo.append((key, kind.get(key, _ABSENT)))
+        kind[key] = row
+
+    def keys(self, prefix: bytes, *, after: bytes = b"") -> Iterator[bytes]:
+        """Keys that begin with `prefix`, in order, as this batch leaves them so far, behind `after`.
+
+        What is written while the iterator is in use is not seen by it.
+        """
+        changed = {k: r for k, r in self._changes.get(prefix[0], {}).items() if k.startswith(prefix) and k > after}
+        committed = self._reader.scan(prefix, after=after)
+        if not changed:
+            yield from committed
+            return
+        added = sorted(key for key, row in changed.items() if row is not None)
+        previous = b""
+        for key in heapq.merge((key for key in committed if key not in changed), added):
+            if key != previous:
+                yield key
+            previous = key
+
+    def count(self, prefix: bytes) -> int:
+        """How many keys begin with `prefix`, as this batch leaves them so far."""
+        total = self._reader.count(prefix)
+        for key, row in self._changes.get(prefix[0], {}).items():
+            if key.startswith(prefix):
+                total += (row is not None) - (self._reader.get(key) is not None)
+        return total
+
+    def event(self, job_id: str, event: rows.Event) -> None:
+        """Add to what this batch did to a job."""
+        self._events.setdefault(job_id, []).append(event)
+        self._event_log.append(job_id)
+
+    def savepoint(self) -> tuple[int, int]:
+        """Where to go back to."""
+        return len(self._undo), len(self._event_log)
+
+    def rollback(self, savepoint: tuple[int, int]) -> None:
+        """Forget everything since `savepoint`."""
+        changes, events = savepoint
+        while len(self._undo) > changes:
+            key, before = self._undo.pop()
+            kind = self._changes[key[0]]
+            if before is _ABSENT:
+                kind.pop(key, None)
+            else:
+                kind[key] = before  # type: ignore[assignment]  # only rows and None are ever recorded beside _ABSENT
+        while len(self._event_log) > events:
+            job_id = self._event_log.pop()
+            self._events[job_id].pop()
+            if not self._events[job_id]:
+                del self._events[job_id]
+
+    def touched(self) -> tuple[str, ...]:
+        """Jobs that this batch did something to, with events."""
+        return tuple(self._events)
+
+    def write_history(self, *, sequence: int, wall_ms: int, led_ms: int, log_ms: int) -> None:
+        """Put one history row a job."""
+        for job_id, events in self._events.items():
+            self.put(keys.history(job_id, sequence), rows.History(wall_ms, led_ms, log_ms, tuple(events)))
+
+    def changes(self) -> dict[bytes, Row | None]:
+        """All changes, in the order of the kinds' first change."""
+        return {key: row for kind in self._changes.values() for key, row in kind.items()}

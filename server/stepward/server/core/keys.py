@@ -1,0 +1,221 @@
+"""Under which keys rows are stored. The first byte names the kind of row; everything sorts by bytes.
+
+Job ids rise, so almost every write lands at the right edge of its kind. Names cannot hold a NUL byte, which ends
+them inside keys. A step is named by its position in the definition, two bytes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from stepward.server.core import rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stepward.server.core.rows import Clock, JobState, Row
+
+JOB: Final = b"J"
+PROGRESS: Final = b"P"
+STEP: Final = b"S"
+OUTPUT: Final = b"O"
+STEP_PROGRESS: Final = b"G"
+JOIN: Final = b"W"
+READY: Final = b"Q"
+TIMER: Final = b"T"
+ASSIGNMENT: Final = b"A"
+SESSION: Final = b"E"
+JOB_INDEX: Final = b"I"
+IDEMPOTENCY: Final = b"K"
+DEFINITION: Final = b"D"
+DEFINITION_HEAD: Final = b"N"
+DEFINITION_BODY: Final = b"C"
+HISTORY: Final = b"H"
+BEAT: Final = b"B"
+
+_TYPES: Final[dict[bytes, type[Row]]] = {
+    JOB: rows.Job,
+    PROGRESS: rows.Progress,
+    STEP: rows.Step,
+    OUTPUT: rows.Output,
+    STEP_PROGRESS: rows.StepProgress,
+    JOIN: rows.Join,
+    READY: rows.Ready,
+    TIMER: rows.Timer,
+    ASSIGNMENT: rows.Assignment,
+    SESSION: rows.Session,
+    JOB_INDEX: rows.JobIndex,
+    IDEMPOTENCY: rows.IdempotencyKey,
+    DEFINITION: rows.DefinitionRecord,
+    DEFINITION_HEAD: rows.DefinitionHead,
+    DEFINITION_BODY: rows.DefinitionBody,
+    HISTORY: rows.History,
+    BEAT: rows.Beat,
+}
+_DECODERS: Final[dict[int, Callable[[bytes], Row]]] = {
+    kind[0]: msgspec.msgpack.Decoder(type_).decode for kind, type_ in _TYPES.items()
+}
+_encode = msgspec.msgpack.Encoder().encode
+
+TIMER_STEP: Final = b"s"
+TIMER_SESSION: Final = b"e"
+
+
+def encode_row(row: Row) -> bytes:
+    """The bytes of a row."""
+    return _encode(row)
+
+
+def decode_row(key: bytes, value: bytes) -> Row:
+    """The row stored under `key`.
+
+    Raises:
+        msgspec.ValidationError: The row has another format version or fields that this software does not know.
+        KeyError: No kind of row has such keys.
+    """
+    return _DECODERS[key[0]](value)
+
+
+def job(job_id: str) -> bytes:
+    """Key of a job's `rows.Job`."""
+    return JOB + job_id.encode()
+
+
+def progress(job_id: str) -> bytes:
+    """Key of a job's `rows.Progress`."""
+    return PROGRESS + job_id.encode()
+
+
+def progress_job_id(key: bytes) -> str:
+    """The job of a progress key."""
+    return key[1:].decode()
+
+
+def step(job_id: str, ordinal: int) -> bytes:
+    """Key of a step's `rows.Step`."""
+    return STEP + subject(job_id, ordinal)
+
+
+def steps(job_id: str) -> bytes:
+    """Prefix of the steps of a job."""
+    return STEP + job_id.encode() + b"/"
+
+
+def output(job_id: str, ordinal: int) -> bytes:
+    """Key of a step's `rows.Output`."""
+    return OUTPUT + subject(job_id, ordinal)
+
+
+def step_progress(job_id: str, ordinal: int) -> bytes:
+    """Key of a step's `rows.StepProgress`."""
+    return STEP_PROGRESS + subject(job_id, ordinal)
+
+
+def join(job_id: str, ordinal: int) -> bytes:
+    """Key of a step's `rows.Join`."""
+    return JOIN + subject(job_id, ordinal)
+
+
+def subject(job_id: str, ordinal: int) -> bytes:
+    """A step as the tail of a key."""
+    return job_id.encode() + b"/" + ordinal.to_bytes(2, "big")
+
+
+def parse_subject(tail: bytes) -> tuple[str, int]:
+    """The job and the step's position in a tail made by `subject`."""
+    return tail[:-3].decode(), int.from_bytes(tail[-2:], "big")
+
+
+def lane(namespace: str, queue: str, action: str) -> bytes:
+    """Prefix of the ready steps that one kind of agent may take."""
+    return READY + b"\0".join((namespace.encode(), queue.encode(), action.encode())) + b"\0"
+
+
+def ready(lane_prefix: bytes, order: int, job_id: str, ordinal: int) -> bytes:
+    """Key of a `rows.Ready`: oldest first within its lane."""
+    return lane_prefix + order.to_bytes(8, "big") + subject(job_id, ordinal)
+
+
+def parse_ready(key: bytes, lane_prefix: bytes) -> tuple[int, str, int]:
+    """Order, job and step's position of a ready key."""
+    tail = key[len(lane_prefix) :]
+    return int.from_bytes(tail[:8], "big"), *parse_subject(tail[8:])
+
+
+def timers(clock: Clock) -> bytes:
+    """Prefix of the timers on a clock."""
+    return TIMER + bytes((clock,))
+
+
+def step_timer(clock: Clock, at_ms: int, job_id: str, ordinal: int) -> bytes:
+    """Key of a step's `rows.Timer`."""
+    return timers(clock) + at_ms.to_bytes(8, "big") + TIMER_STEP + subject(job_id, ordinal)
+
+
+def session_timer(at_led_ms: int, session_id: str) -> bytes:
+    """Key of a session's `rows.Timer`."""
+    return timers(rows.Clock.LED) + at_led_ms.to_bytes(8, "big") + TIMER_SESSION + session_id.encode()
+
+
+def parse_timer(key: bytes) -> tuple[int, bytes, bytes]:
+    """Due instant (ms), kind of subject, and subject of a timer key."""
+    return int.from_bytes(key[2:10], "big"), key[10:11], key[11:]
+
+
+def session(session_id: str) -> bytes:
+    """Key of a `rows.Session`."""
+    return SESSION + session_id.encode()
+
+
+def assignments(session_id: str) -> bytes:
+    """Prefix of the assignments of a session."""
+    return ASSIGNMENT + session_id.encode() + b"\0"
+
+
+def assignment(session_id: str, token: int, job_id: str, ordinal: int) -> bytes:
+    """Key of a `rows.Assignment`."""
+    return assignments(session_id) + token.to_bytes(8, "big") + subject(job_id, ordinal)
+
+
+def parse_assignment(key: bytes) -> tuple[str, int, str, int]:
+    """Session, token, job and step's position of an assignment key."""
+    end = key.index(b"\0")
+    tail = key[end + 1 :]
+    return key[1:end].decode(), int.from_bytes(tail[:8], "big"), *parse_subject(tail[8:])
+
+
+def job_index(namespace: str, state: JobState, job_id: str = "") -> bytes:
+    """Key of a `rows.JobIndex`; without a job id the prefix of a state."""
+    return JOB_INDEX + namespace.encode() + b"\0" + bytes((state,)) + job_id.encode()
+
+
+def idempotency(namespace: str, idempotency_key: str) -> bytes:
+    """Key of a `rows.IdempotencyKey`."""
+    return IDEMPOTENCY + namespace.encode() + b"\0" + idempotency_key.encode()
+
+
+def definition(namespace: str, name: str, version: int) -> bytes:
+    """Key of a `rows.DefinitionRecord`."""
+    return DEFINITION + namespace.encode() + b"\0" + name.encode() + b"\0" + version.to_bytes(4, "big")
+
+
+def definition_head(namespace: str, name: str = "") -> bytes:
+    """Key of a `rows.DefinitionHead`; without a name the prefix of a namespace."""
+    return DEFINITION_HEAD + namespace.encode() + b"\0" + name.encode()
+
+
+def definition_body(hash_: bytes) -> bytes:
+    """Key of a `rows.DefinitionBody`."""
+    return DEFINITION_BODY + hash_
+
+
+def history(job_id: str, sequence: int) -> bytes:
+    """Key of a `rows.History`."""
+    return histories(job_id) + sequence.to_bytes(8, "big")
+
+
+def histories(job_id: str) -> bytes:
+    """Prefix of the history of a job."""
+    return HISTORY + job_id.encode() + b"/"

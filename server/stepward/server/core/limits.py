@@ -1,0 +1,71 @@
+"""Every bound that the rules check, in one place, each with its unit and its reason.
+
+They must be equal on all nodes of a cluster: the leader alone applies them, but any node may come to lead.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class Limits(Struct, frozen=True):
+    """Bounds and defaults of the rules. `_max` bounds are inclusive."""
+
+    # A session that is not heard from for this long holds its lease to be over.
+    session_ttl_ms: int = 10_000
+    # How long a process may need to stop after its lease has ended.
+    kill_grace_ms: int = 2_000
+    # Session losses after which a step is set aside as poison: more would use up the agents.
+    lease_losses_max: int = 3
+    # Times that an unanswered offer is sent again before it is withdrawn.
+    resends_max: int = 3
+    # One payload: an input or an output. gRPC and log limits derive from it.
+    payload_bytes_max: int = 262_144
+    # Text that is cut rather than refused: what a failure says.
+    failure_message_bytes_max: int = 4_096
+    failure_kind_chars_max: int = 128
+    # Progress that the next attempt may read.
+    progress_bytes_max: int = 4_096
+    # Names of definitions, steps, actions, queues and namespaces.
+    name_chars_max: int = 128
+    idempotency_key_chars_max: int = 256
+    labels_max: int = 32
+    label_key_chars_max: int = 64
+    label_value_chars_max: int = 256
+    reason_chars_max: int = 1_024
+    # Steps of a definition. Wider and deeper ones come when activation goes in slices.
+    steps_max: int = 500
+    needs_max: int = 500
+    # Depth of a JSON template or payload that mapping looks into.
+    json_depth_max: int = 64
+    definition_bytes_max: int = 262_144
+    attempts_max: int = 10_000
+    retry_factor_max: float = 100.0
+    duration_ms_max: int = 365 * 86_400_000
+    non_retryable_kinds_max: int = 64
+    actions_max: int = 1_000
+    slots_max: int = 10_000
+    submissions_max: int = 1_000
+    reports_max: int = 10_000
+    page_size_default: int = 50
+    page_size_max: int = 1_000
+    # Due timers that one sweep judges, so that no batch grows without bound.
+    sweep_subjects_max: int = 500
+    # Offers that one batch makes.
+    offers_max: int = 500
+    # Attempts that one step may have that are not confirmed stopped.
+    lingering_max: int = 100
+
+    @property
+    def accept_deadline_ms(self) -> int:
+        """How long an offer may stay without word: one TTL."""
+        return self.session_ttl_ms
+
+    @property
+    def renewal_record_age_ms(self) -> int:
+        """Age from which on a renewal is written to its row.
+
+        Below the heartbeat interval of ttl/6, so that a heartbeat that comes a little early is still recorded and
+        the recorded renewal never grows as old as ttl/3 while heartbeats come.
+        """
+        return self.session_ttl_ms // 8

@@ -1,0 +1,413 @@
+"""What is stored: one frozen struct for each kind of row.
+
+A row is encoded as a msgpack array that begins with its format version (the tag). A row of another format, or one
+with more fields than this software knows, raises instead of being read wrongly. Instants are milliseconds: `_led_ms`
+on led time, `_log_ms` on log time, `_wall_ms` on wall time (see `clocks`).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from msgspec import Struct
+
+
+class JobState(IntEnum):
+    """The state of a job. Numbers are those of the public contract."""
+
+    RUNNING = 1
+    PAUSED = 2
+    COMPENSATING = 3
+    ESCALATED = 4
+    COMPLETED = 5
+    COMPENSATED = 6
+    CANCELLED = 7
+    FAILED = 8
+
+
+class StepState(IntEnum):
+    """The state of a step. Numbers are those of the public contract."""
+
+    PENDING = 1
+    READY = 2
+    OFFERED = 3
+    RUNNING = 4
+    RETRY_WAIT = 5
+    OUTCOME_UNKNOWN = 6
+    ESCALATED = 7
+    SUCCEEDED = 8
+    FAILED = 9
+    SKIPPED = 10
+    CANCELLED = 11
+    UNDO_READY = 12
+    UNDO_OFFERED = 13
+    UNDO_RUNNING = 14
+    UNDO_RETRY_WAIT = 15
+    UNDO_OUTCOME_UNKNOWN = 16
+    UNDO_FAILED = 17
+    COMPENSATED = 18
+
+
+class Effect(IntEnum):
+    """Whether an action may be repeated without harm."""
+
+    IDEMPOTENT = 1
+    NON_IDEMPOTENT = 2
+
+
+class StartMode(IntEnum):
+    """When a handler starts: at delivery, or when its accept is committed."""
+
+    ON_OFFER = 1
+    ON_ACCEPT = 2
+
+
+class OnUnknown(IntEnum):
+    """What follows an unknown outcome that may not be repeated."""
+
+    ESCALATE = 1
+    COMPENSATE = 2
+
+
+class CancelReason(IntEnum):
+    """Why an assignment is no longer wanted."""
+
+    NONE = 0
+    JOB_ENDING = 1
+    TIMEOUT = 2
+    STALE = 3
+
+
+class Clock(IntEnum):
+    """Which clock a timer runs on. NONE: no timer."""
+
+    NONE = 0
+    LED = 1
+    LOG = 2
+
+
+class EventType(IntEnum):
+    """What happened, in the past tense."""
+
+    JobSubmitted = 1
+    JobCompleted = 2
+    JobCompensationStarted = 3
+    JobCompensated = 4
+    JobCancelRequested = 5
+    JobCancelled = 6
+    JobFailed = 7
+    JobEscalated = 8
+    StepReady = 20
+    StepOffered = 21
+    StepOfferResent = 22
+    StepOfferWithdrawn = 23
+    StepStarted = 24
+    StepSucceeded = 25
+    StepAttemptFailed = 26
+    StepAttemptTimedOut = 27
+    StepAttemptLost = 28
+    StepAttemptUnknown = 29
+    StepAttemptStopped = 30
+    StepHandedBack = 31
+    StepRetryScheduled = 32
+    StepFailed = 33
+    StepCancelled = 34
+    StepOutcomeUnknown = 35
+    StepEscalated = 36
+    StepAttemptConfirmedStopped = 37
+    StaleReportObserved = 38
+    UndoReady = 50
+    UndoOffered = 51
+    UndoStarted = 52
+    UndoSucceeded = 53
+    UndoAttemptFailed = 54
+    UndoAttemptLost = 55
+    UndoAttemptTimedOut = 56
+    UndoAttemptUnknown = 57
+    UndoRetryScheduled = 58
+    UndoFailed = 59
+    UndoHandedBack = 60
+    UndoAttemptStopped = 61
+    UndoOfferResent = 62
+    UndoOfferWithdrawn = 63
+
+
+class Row(Struct, array_like=True, frozen=True, forbid_unknown_fields=True, gc=False, tag=1):
+    """Base of all rows. The tag is the format version."""
+
+
+class Value(Struct, array_like=True, frozen=True, forbid_unknown_fields=True, gc=False):
+    """Base of the values inside rows and commands."""
+
+
+class Payload(Value):
+    """Bytes as their author wrote them, and what they are ("" = "json/utf-8")."""
+
+    data: bytes = b""
+    encoding: str = ""
+
+
+class Failure(Value):
+    """Why an attempt, a step or a job did not succeed."""
+
+    kind: str
+    message: str = ""
+    step_id: str = ""
+    retryable: bool = True
+
+
+class RetrySpec(Value):
+    """How failed attempts are repeated."""
+
+    attempts_max: int = 5
+    initial_ms: int = 1_000
+    factor: float = 2.0
+    cap_ms: int = 60_000
+    non_retryable_kinds: tuple[str, ...] = ()
+
+
+class UndoSpec(Value):
+    """The compensation of a step."""
+
+    action: str
+    queue: str
+    retry: RetrySpec
+    start_to_close_ms: int
+    queue_ms: int
+
+
+class StepSpec(Value):
+    """A step with every default filled in and its edges as positions in the definition.
+
+    `needs` and `dependents` are direct. `input` is the template; empty means the job's whole input.
+    """
+
+    id: str
+    action: str
+    queue: str
+    needs: tuple[int, ...]
+    dependents: tuple[int, ...]
+    input: bytes
+    retry: RetrySpec
+    start_to_close_ms: int
+    queue_ms: int
+    effect: Effect
+    start: StartMode
+    on_unknown: OnUnknown
+    undo: UndoSpec | None = None
+
+
+class DefinitionBody(Row):
+    """A definition by the hash of its canonical form (`C`). `source` is the public message, for reading it back."""
+
+    name: str
+    steps: tuple[StepSpec, ...]
+    output: bytes
+    source: bytes
+
+
+class DefinitionRecord(Row):
+    """One stored version of a name (`D`)."""
+
+    hash: bytes
+    created_wall_ms: int
+
+
+class DefinitionHead(Row):
+    """The newest version of a name (`N`)."""
+
+    version: int
+    hash: bytes
+
+
+class Job(Row):
+    """What a job was submitted with (`J`); never changes."""
+
+    namespace: str
+    definition_name: str
+    definition_version: int
+    definition_hash: bytes
+    input: Payload
+    idempotency_key: str
+    labels: dict[str, str]
+    caller_id: str
+    submitted_wall_ms: int
+
+
+class Progress(Row):
+    """How far a job is (`P`): one small row that each of its batches writes.
+
+    `steps_open` counts steps that have not succeeded; `settling` counts forward steps of a job under compensation
+    that may still act; `undo_open` counts steps whose undo has not ended (0 before the undo phase).
+    """
+
+    state: JobState
+    revision: int
+    updated_wall_ms: int
+    steps_open: int
+    settling: int = 0
+    undo_open: int = 0
+    undoing: bool = False
+    ended_wall_ms: int = 0
+    cancel_requested: bool = False
+    failure: Failure | None = None
+
+
+class Lingering(Value):
+    """An attempt that has ended for us, but is not confirmed stopped by its agent."""
+
+    session_id: str
+    token: int
+
+
+class Step(Row):
+    """A step that has become ready at least once (`S`).
+
+    `attempts` and `lease_losses` belong to the action, or to its undo once that has begun. `timer_clock` and
+    `timer_at_ms` name the step's one timer row. `ready_order` finds its row in the ready index. `fence_at_led_ms` is
+    the instant until which an attempt that nobody confirmed stopped may still act.
+    """
+
+    state: StepState
+    updated_wall_ms: int
+    attempts: int = 0
+    lease_losses: int = 0
+    token: int = 0
+    session_id: str = ""
+    generation: int = 1
+    timer_clock: Clock = Clock.NONE
+    timer_at_ms: int = 0
+    ready_order: int = 0
+    maybe_done: bool = False
+    undo_waits: int = 0
+    fence_at_led_ms: int = 0
+    lingering: tuple[Lingering, ...] = ()
+    failure: Failure | None = None
+    offers_unanswered: int = 0
+
+
+class Output(Row):
+    """What a step gave (`O`); written once."""
+
+    payload: Payload
+
+
+class StepProgress(Row):
+    """What an attempt said last about how far it is (`G`)."""
+
+    payload: Payload
+
+
+class Join(Row):
+    """How many needs of a step are still open (`W`); only for steps with two needs or more."""
+
+    remaining: int
+
+
+class Ready(Row):
+    """A step that may be offered (`Q`)."""
+
+    undo: bool
+
+
+class Timer(Row):
+    """Something falls due (`T`); everything is in the key."""
+
+
+class Assignment(Row):
+    """A committed grant of a step to a session (`A`): an offer until started, then a lease. Takes one slot."""
+
+    undo: bool
+    start: StartMode
+    offered_led_ms: int
+    cancel: CancelReason = CancelReason.NONE
+    resends: int = 0
+
+
+class Session(Row):
+    """An agent process that holds slots (`E`).
+
+    `renewed_led_ms` never exceeds the led time of its batch. `renewed_steady_ms` is the leader's own steady clock at
+    that moment and means something within `renewed_epoch` only.
+    """
+
+    namespace: str
+    queue: str
+    actions: tuple[str, ...]
+    slots: int
+    name: str
+    library: str
+    node_id: str
+    generation: int
+    ttl_ms: int
+    renewed_led_ms: int
+    renewed_wall_ms: int
+    renewed_steady_ms: int
+    renewed_epoch: int
+    timer_at_led_ms: int
+    connected: bool = True
+    draining: bool = False
+
+
+class IdempotencyKey(Row):
+    """The first job of a submission key (`K`) and the fingerprint of its request."""
+
+    job_id: str
+    fingerprint: bytes
+
+
+class JobIndex(Row):
+    """A job under its namespace and state (`I`); everything is in the key."""
+
+
+class Event(Value):
+    """One thing that happened. `ordinal` -1 is the job itself."""
+
+    type: EventType
+    ordinal: int = -1
+    attempt: int = 0
+    token: int = 0
+    session_id: str = ""
+    detail: str = ""
+    due_in_ms: int = 0
+
+
+class History(Row):
+    """What one batch did to one job (`H`)."""
+
+    wall_ms: int
+    led_ms: int
+    log_ms: int
+    events: tuple[Event, ...]
+
+
+class Beat(Row):
+    """The supervisor's sign of life (`B`)."""
+
+    epoch: int
+    beats: int
+    wall_ms: int
+    led_ms: int
+    log_ms: int
+    overdue: int
+    remediations: int
+
+
+class Head(Row):
+    """The last batch applied; stands beside the rows, not among them.
+
+    `decided_steady_ms` is the steady clock of the boot `boot_id` at the moment at which the batch was decided.
+    """
+
+    sequence: int
+    hash: bytes
+    epoch: int
+    incarnation: int
+    led_ms: int
+    log_ms: int
+    wall_ms: int
+    decided_steady_ms: int
+    boot_id: str
+
+
+JOB_STATES_FINAL = frozenset({JobState.COMPLETED, JobState.COMPENSATED, JobState.CANCELLED, JobState.FAILED})
