@@ -1,0 +1,1 @@
+"""Measures a cluster from outside: through the client, over real sockets, with every write flushed."""

@@ -1,0 +1,1 @@
+"""The tests of stepward; DESIGN.md says which kind lives where."""

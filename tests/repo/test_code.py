@@ -1,0 +1,152 @@
+"""How code may be written, as far as a test can tell."""
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+
+from tests.repo.sources import PORTIONS, Source, below, texts, written
+
+FUNCTION_LINES_MAX = 70
+
+# The shells: the only places that may catch every exception, and why. Inside they log it with its traceback and count
+# it. A new line here is a decision to be argued for.
+SHELLS: dict[str, str] = {}
+
+# Where the environment may be read. Everything else is told.
+ENVIRONMENT_READERS = re.compile(r"(__main__\.py|/cli\.py|/cli/.*\.py)$")
+
+# An ignore, its codes, and the reason that must follow on the same line.
+IGNORE = re.compile(
+    r"#\s*(?:type:\s*ignore(?:\[[\w\s,-]*\])?|noqa(?::\s*[A-Z]+[0-9]+(?:[\s,]+[A-Z]+[0-9]+)*)?)(?P<rest>.*)$"
+)
+REASON = re.compile(r"\w+\W+\w+")
+
+# Spelled so that this file does not find itself.
+NOTES_TO_SELF = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK)\b")
+PATHS_OF_A_MACHINE = re.compile(r"(?<![\w.~}])/(?:work|root|home|Users)/\w")
+
+
+def functions(source: Source) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """All functions and methods of a file."""
+    return (node for node in ast.walk(source.tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def comments(source: Source) -> Iterator[tuple[int, str]]:
+    """All comments of a file, with their lines."""
+    for token in tokenize.generate_tokens(io.StringIO(source.text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+
+
+def catches(handler: ast.ExceptHandler) -> set[str]:
+    """The names that an except clause catches; nothing for a bare one."""
+    match handler.type:
+        case ast.Tuple(elts=elements):
+            return {ast.unparse(element) for element in elements}
+        case None:
+            return set()
+        case one:
+            return {ast.unparse(one)}
+
+
+def blind_handlers() -> list[tuple[str, int]]:
+    """Where everything is caught."""
+    return [
+        (source.path, node.lineno)
+        for source in written()
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.ExceptHandler) and catches(node) & {"Exception", "BaseException"}
+    ]
+
+
+def test_functions_fit_on_a_screen() -> None:
+    """Branch in the parent, compute in the leaves."""
+    wrong = [
+        f"{source.path}:{function.lineno}: {function.name} has {length} lines, at most {FUNCTION_LINES_MAX}"
+        for source in written()
+        for function in functions(source)
+        if (length := (function.end_lineno or 0) - function.lineno + 1) > FUNCTION_LINES_MAX
+    ]
+
+    assert wrong == []
+
+
+def test_no_bare_except() -> None:
+    """It would also catch the request to stop."""
+    wrong = [
+        f"{source.path}:{node.lineno}"
+        for source in written()
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.ExceptHandler) and node.type is None
+    ]
+
+    assert wrong == []
+
+
+def test_only_shells_catch_everything() -> None:
+    """Elsewhere an exception that nobody expected must reach the shell, which logs and counts it."""
+    wrong = [f"{path}:{line}" for path, line in blind_handlers() if path not in SHELLS]
+
+    assert wrong == []
+
+
+def test_every_shell_still_is_one() -> None:
+    """A permission that nobody uses is one that somebody will."""
+    assert SHELLS.keys() <= {path for path, _ in blind_handlers()}
+
+
+def test_environment_is_read_at_the_entrance_only() -> None:
+    """Deep inside, a variable of the environment is an argument that no signature shows."""
+    wrong = [
+        f"{source.path}:{node.lineno}: {name}"
+        for source in below(*PORTIONS)
+        if not ENVIRONMENT_READERS.search(source.path)
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Attribute | ast.Name)
+        if (name := ast.unparse(node)) in {"os.environ", "os.getenv", "os.environb", "environ", "getenv"}
+    ]
+
+    assert wrong == []
+
+
+def test_every_ignore_has_its_reason() -> None:
+    """`# type: ignore[code]  # why` and `# noqa: CODE - why`."""
+    wrong = [
+        f"{source.path}:{line}: {comment}"
+        for source in written()
+        for line, comment in comments(source)
+        if (found := IGNORE.search(comment)) and not REASON.search(found["rest"])
+    ]
+
+    assert wrong == []
+
+
+def test_no_notes_to_self() -> None:
+    """What is to be done is written where others look for it."""
+    wrong = [
+        f"{path}:{number}: {line.strip()}"
+        for path, text in texts().items()
+        for number, line in enumerate(text.splitlines(), start=1)
+        if NOTES_TO_SELF.search(line)
+    ]
+
+    assert wrong == []
+
+
+def test_no_paths_of_one_machine() -> None:
+    """What works only where it was written does not work."""
+    wrong = [
+        f"{path}:{number}: {line.strip()}"
+        for path, text in texts().items()
+        for number, line in enumerate(text.splitlines(), start=1)
+        if PATHS_OF_A_MACHINE.search(line)
+    ]
+
+    assert wrong == []
+
+
+def test_modules_say_what_they_are() -> None:
+    """A module starts with what it is and the one thing that a reader must know."""
+    assert [source.path for source in written() if not ast.get_docstring(source.tree)] == []

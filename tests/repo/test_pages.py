@@ -1,0 +1,73 @@
+"""The pages speak of commands, files and pages that exist."""
+
+import re
+from pathlib import PurePosixPath
+
+import pytest
+
+from tests.repo.sources import ROOT, files, texts
+
+PAGES = tuple(path for path in files() if path.endswith(".md"))
+
+CODE_BLOCK = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+INLINE_CODE = re.compile(r"`([^`\n]+)`")
+LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)")
+INPUT_FILE = re.compile(r"-i @(\S+)")
+AGENT_MODULE = re.compile(r"agent run ([\w.]+)")
+TARGET = re.compile(r"^([a-z][a-z-]*):", re.MULTILINE)
+EXAMPLES = "agents/stepward/agents/examples/"
+
+
+def commands(page: str) -> list[str]:
+    """What a page tells its reader to type: lines of code blocks, and code between words."""
+    text = texts()[page]
+    blocks = CODE_BLOCK.findall(text)
+    lines = [line.strip().removeprefix("$ ") for block in blocks for line in block.splitlines()]
+    return lines + INLINE_CODE.findall(CODE_BLOCK.sub("", text))
+
+
+def test_readme_begins_with_two_commands() -> None:
+    """One sees it work, one sees it tested; nothing has to be installed first."""
+    assert [line for line in commands("README.md") if line.startswith("make ")][:2] == ["make demo", "make test"]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_make_targets_exist(page: str) -> None:
+    """A reader copies what stands there."""
+    targets = set(TARGET.findall(texts()["Makefile"]))
+    wanted = {words[1] for line in commands(page) if (words := line.split()) and words[0] == "make" and len(words) > 1}
+
+    assert wanted <= targets
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    """A link is relative to its page."""
+    folder = (ROOT / page).parent
+    gone = [target for target in LINK.findall(texts()[page]) if not (folder / target).exists()]
+
+    assert gone == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_examples_exist(page: str) -> None:
+    """The inputs and agents that a page runs lie in the examples."""
+    lines = commands(page)
+    wanted = {path for line in lines for path in INPUT_FILE.findall(line)}
+    modules = {module for line in lines for module in AGENT_MODULE.findall(line) if module.startswith("stepward.")}
+    wanted |= {f"agents/{module.replace('.', '/')}.py" for module in modules}
+    if not any(path.startswith(EXAMPLES) and PurePosixPath(path).stem != "__init__" for path in files()):
+        # No example has been written yet.
+        return
+
+    assert {path for path in wanted if path not in files()} == set()
+
+
+def test_makefile_lists_its_targets_in_its_head() -> None:
+    """The head of the Makefile is its manual: it names nothing that is gone."""
+    text = texts()["Makefile"]
+    head = text[: text.index("\n\n")]
+    named = set(re.findall(r"^#   make ([a-z-]+)", head, re.MULTILINE))
+
+    assert named
+    assert named <= set(TARGET.findall(text))
