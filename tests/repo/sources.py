@@ -109,13 +109,22 @@ def texts() -> dict[str, str]:
 
 
 @cache
+def parsed() -> tuple[tuple[Source, ...], tuple[SyntaxError, ...]]:
+    """All Python files, and what is wrong with those that are none: one broken file must not hide all other guards."""
+    found = []
+    broken = []
+    for path, text in texts().items():
+        if path.endswith(".py"):
+            try:
+                found.append(Source(path=path, text=text, tree=ast.parse(text, filename=path)))
+            except SyntaxError as error:
+                broken.append(error)
+    return tuple(found), tuple(broken)
+
+
 def sources() -> tuple[Source, ...]:
     """All Python files, generated ones too."""
-    return tuple(
-        Source(path=path, text=text, tree=ast.parse(text, filename=path))
-        for path, text in texts().items()
-        if path.endswith(".py")
-    )
+    return parsed()[0]
 
 
 def written() -> tuple[Source, ...]:

@@ -6,7 +6,7 @@ import re
 import tokenize
 from collections.abc import Iterator
 
-from tests.repo.sources import PORTIONS, Source, below, texts, written
+from tests.repo.sources import PORTIONS, Source, below, parsed, texts, written
 
 FUNCTION_LINES_MAX = 70
 
@@ -59,6 +59,11 @@ def blind_handlers() -> list[tuple[str, int]]:
         for node in ast.walk(source.tree)
         if isinstance(node, ast.ExceptHandler) and catches(node) & {"Exception", "BaseException"}
     ]
+
+
+def test_every_file_is_python_of_the_oldest_version() -> None:
+    """The other guards see only what parses; the oldest version that we accept is the one that CI runs."""
+    assert [f"{error.filename}:{error.lineno}: {error.msg}" for error in parsed()[1]] == []
 
 
 def test_functions_fit_on_a_screen() -> None:
