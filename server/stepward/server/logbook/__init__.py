@@ -1,0 +1,7 @@
+"""The replicated chain of batches, which is the only truth; the only importer of pysyncobj. Reading order:
+
+1. `batch`: what a batch is, and when it continues the chain.
+2. `identity`: who a node is, and how a cluster comes to be.
+3. `journal`, `transport`, `engine`: pysyncobj made safe at its seams.
+4. `replica`: the actor that ties rules, rows and raft together.
+"""

@@ -1,0 +1,94 @@
+"""What a store of rows gives: bytes under keys, in key order, changed in one write transaction at a time.
+
+Three spaces lie side by side and change in the same transaction, so that one flush covers them all: *rows* (what
+batches put and delete), *entries* (the journal of the logbook, by index) and *facts* (the head, term and vote,
+identity; small values by name).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from contextlib import AbstractContextManager
+
+# LMDB cannot hold longer keys; every store refuses them alike.
+KEY_BYTES_MAX: Final = 511
+
+
+class Rows(Protocol):
+    """Rows that can be read: the store itself, or a snapshot of it."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value under `key`."""
+        ...
+
+    def scan(self, prefix: bytes, *, after: bytes = b"", before: bytes = b"", reverse: bool = False) -> Iterator[bytes]:
+        """The keys that begin with `prefix`, in order, lazily.
+
+        `after` leaves out keys up to and including it, `before` leaves out keys from it on; empty means no bound.
+        Nothing may be written while the iterator is in use.
+        """
+        ...
+
+    def count(self, prefix: bytes) -> int:
+        """How many keys begin with `prefix`, by walking over them."""
+        ...
+
+    def fact(self, name: bytes) -> bytes | None:
+        """The small value stored under `name`."""
+        ...
+
+
+class Store(Rows, Protocol):
+    """Rows, entries and facts of one replica. Belongs to the thread that made it, but for `snapshot`.
+
+    What is read is what was written last, committed or not.
+    """
+
+    @property
+    def durable(self) -> bool:
+        """Whether what `commit` wrote survives a power cut."""
+        ...
+
+    def apply(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes]) -> None:
+        """Write rows in the open transaction. Deleting what is not there does nothing."""
+        ...
+
+    def put_fact(self, name: bytes, value: bytes) -> None:
+        """Write a small value in the open transaction."""
+        ...
+
+    def put_entry(self, index: int, value: bytes) -> None:
+        """Write a journal entry behind all others in the open transaction."""
+        ...
+
+    def delete_entries(self, first: int, last: int) -> None:
+        """Delete the entries from `first` to `last`, both included, in the open transaction."""
+        ...
+
+    def entries(self) -> Iterator[tuple[int, bytes]]:
+        """All entries by rising index."""
+        ...
+
+    def commit(self) -> None:
+        """Make everything written so far durable, at once and whole; does nothing when nothing was written."""
+        ...
+
+    def snapshot(self) -> AbstractContextManager[Rows]:
+        """The rows as the last commit left them, unmoved by later ones. Any thread may ask for one."""
+        ...
+
+    def free_bytes(self) -> int:
+        """How much can be written before the disk or the map is full; an estimate from below."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the files. What was not committed is lost. Safe to repeat."""
+        ...
+
+
+def key_too_long(keys: Sequence[bytes]) -> bytes | None:
+    """The first key that no store can hold, if there is one."""
+    return next((key for key in keys if len(key) > KEY_BYTES_MAX), None)
