@@ -1,0 +1,241 @@
+"""Reads the contract's messages into values. The only place that knows both."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from stepward.client.errors import (
+    JobCancelled,
+    JobCompensated,
+    JobEscalated,
+    JobFailed,
+    JobNotCompleted,
+    Violation,
+)
+from stepward.client.payloads import Payload
+from stepward.client.values import (
+    Agent,
+    DefinitionVersion,
+    Failure,
+    HistoryEvent,
+    Job,
+    JobState,
+    NodeStatus,
+    ShardStatus,
+    Step,
+    StepState,
+)
+from stepward.v1 import common_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from google.protobuf.duration_pb2 import Duration
+    from google.protobuf.message import Message
+    from google.protobuf.timestamp_pb2 import Timestamp
+
+    from stepward.v1 import (
+        agent_service_pb2,
+        cluster_service_pb2,
+        definition_pb2,
+        definition_service_pb2,
+        job_pb2,
+    )
+
+
+def job_state(number: common_pb2.JobState.ValueType) -> JobState:
+    """The state, UNSPECIFIED for one that is newer than this client."""
+    if number not in common_pb2.JobState.values():
+        return JobState.UNSPECIFIED
+    return JobState(common_pb2.JobState.Name(number).removeprefix("JOB_STATE_"))
+
+
+def step_state(number: common_pb2.StepState.ValueType) -> StepState:
+    """The state, UNSPECIFIED for one that is newer than this client."""
+    if number not in common_pb2.StepState.values():
+        return StepState.UNSPECIFIED
+    return StepState(common_pb2.StepState.Name(number).removeprefix("STEP_STATE_"))
+
+
+def instant(owner: Message, name: str) -> datetime | None:
+    """A time of a message; None when it is absent."""
+    if not owner.HasField(name):
+        return None
+    timestamp: Timestamp = getattr(owner, name)
+    return timestamp.ToDatetime(tzinfo=UTC)
+
+
+def span(owner: Message, name: str) -> timedelta | None:
+    """A duration of a message; None when it is absent."""
+    if not owner.HasField(name):
+        return None
+    duration: Duration = getattr(owner, name)
+    return duration.ToTimedelta()
+
+
+def payload(owner: Message, name: str) -> Payload | None:
+    """A payload of a message; None when it is absent."""
+    if not owner.HasField(name):
+        return None
+    message: common_pb2.Payload = getattr(owner, name)
+    return Payload(message.data, message.encoding)
+
+
+def failure(owner: Message) -> Failure | None:
+    """The failure of a job or a step; None when it is absent."""
+    if not owner.HasField("failure"):
+        return None
+    message: common_pb2.Failure = owner.failure  # type: ignore[attr-defined]  # Job and JobStep both have it
+    return Failure(kind=message.kind, message=message.message, step_id=message.step_id, retryable=message.retryable)
+
+
+def step(message: job_pb2.JobStep) -> Step:
+    """One step."""
+    return Step(
+        step_id=message.step_id,
+        state=step_state(message.state),
+        action=message.action,
+        queue=message.queue,
+        needs=tuple(message.needs),
+        attempts=message.attempts,
+        attempts_max=message.attempts_max,
+        lease_losses=message.lease_losses,
+        token=message.token,
+        session_id=message.session_id,
+        output_payload=payload(message, "output"),
+        failure=failure(message),
+        updated_at=instant(message, "updated_at"),
+        due_at=instant(message, "due_at"),
+        due_for=message.due_for,
+        maybe_done=message.maybe_done,
+        has_undo=message.has_undo,
+        lease_ends_at=instant(message, "lease_ends_at"),
+        progress_payload=payload(message, "progress"),
+        message=message,
+    )
+
+
+def job(message: job_pb2.Job) -> Job:
+    """One job."""
+    return Job(
+        job_id=message.job_id,
+        state=job_state(message.state),
+        namespace=message.namespace or "default",
+        definition_name=message.definition_name,
+        definition_version=message.definition_version,
+        input_payload=payload(message, "input"),
+        output_payload=payload(message, "output"),
+        failure=failure(message),
+        steps=tuple(step(one) for one in message.steps),
+        labels=dict(message.labels),
+        submitted_at=instant(message, "submitted_at"),
+        updated_at=instant(message, "updated_at"),
+        ended_at=instant(message, "ended_at"),
+        revision=message.revision,
+        cancel_requested=message.cancel_requested,
+        remaining=tuple(message.remaining),
+        idempotency_key=message.idempotency_key,
+        message=message,
+    )
+
+
+def event(message: job_pb2.HistoryEvent) -> HistoryEvent:
+    """One event of a job's history."""
+    return HistoryEvent(
+        revision=message.revision,
+        type=message.type,
+        at=instant(message, "at"),
+        step_id=message.step_id,
+        attempt=message.attempt,
+        token=message.token,
+        session_id=message.session_id,
+        detail=message.detail,
+        led_time_ms=message.led_time_ms,
+        log_time_ms=message.log_time_ms,
+        due_in=span(message, "due_in"),
+        message=message,
+    )
+
+
+def definition_version(message: definition_pb2.DefinitionVersion) -> DefinitionVersion:
+    """One stored definition."""
+    return DefinitionVersion(
+        name=message.definition.name,
+        version=message.version,
+        hash=message.hash,
+        namespace=message.namespace or "default",
+        created_at=instant(message, "created_at"),
+        definition=message.definition,
+        message=message,
+    )
+
+
+def violations(messages: Iterable[definition_service_pb2.Violation]) -> tuple[Violation, ...]:
+    """What is wrong with a definition."""
+    return tuple(Violation(message.field, message.description) for message in messages)
+
+
+def agent(message: agent_service_pb2.Agent) -> Agent:
+    """One open session."""
+    return Agent(
+        session_id=message.session_id,
+        name=message.name,
+        queue=message.queue,
+        actions=tuple(message.actions),
+        slots=message.slots,
+        slots_taken=message.slots_taken,
+        draining=message.draining,
+        connected=message.connected,
+        renewed_at=instant(message, "renewed_at"),
+        lease_ends_at=instant(message, "lease_ends_at"),
+        ttl=span(message, "ttl"),
+        message=message,
+    )
+
+
+def shard_status(message: cluster_service_pb2.ShardStatus) -> ShardStatus:
+    """One replica of one shard."""
+    return ShardStatus(
+        shard=message.shard,
+        leader=message.leader,
+        leader_id=message.leader_id,
+        term=message.term,
+        epoch=message.epoch,
+        sequence=message.sequence,
+        hash=message.hash,
+        supervisor_beat_at=instant(message, "supervisor_beat_at"),
+        overdue=message.overdue,
+        jobs={job_state(count.state): count.count for count in message.jobs},
+        store_bytes=message.store_bytes,
+    )
+
+
+def node_status(message: cluster_service_pb2.GetStatusResponse) -> NodeStatus:
+    """One node."""
+    return NodeStatus(
+        cluster_id=message.cluster_id,
+        node_id=message.node_id,
+        version=message.version,
+        shards=tuple(shard_status(shard) for shard in message.shards),
+        started_at=instant(message, "started_at"),
+        pid=message.pid,
+        message=message,
+    )
+
+
+def not_completed(ended: Job) -> JobNotCompleted | None:
+    """The error that a job's end is to those who wanted it completed; None when it is."""
+    why = f": {ended.failure.text}" if ended.failure else ""
+    remaining = f"; still done: {', '.join(ended.remaining)}" if ended.remaining else ""
+    match ended.state:
+        case JobState.FAILED:
+            return JobFailed(f"job {ended.job_id} failed{why}{remaining}", ended)
+        case JobState.COMPENSATED:
+            return JobCompensated(f"job {ended.job_id} failed and was undone{why}", ended)
+        case JobState.CANCELLED:
+            return JobCancelled(f"job {ended.job_id} was cancelled and nothing is left done{why}", ended)
+        case JobState.ESCALATED:
+            return JobEscalated(f"job {ended.job_id} waits for a person{why}", ended)
+        case _:
+            return None

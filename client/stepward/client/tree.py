@@ -1,0 +1,235 @@
+"""How a job looks to a person: one line for the job, one for each step.
+
+`render_tree` is a pure function of the job, the time and what is known about agents. `plain` and `rich_text` turn its
+lines into what a pipe or a terminal shows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from stepward.client.values import Agent, Job, JobState, Step, StepState
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+# A terminal's height, about. What does not fit is counted instead.
+STEPS_SHOWN_MAX = 40
+
+JOB_STYLES: Mapping[JobState, str] = {
+    JobState.RUNNING: "cyan",
+    JobState.PAUSED: "yellow",
+    JobState.COMPENSATING: "yellow",
+    JobState.ESCALATED: "bold red",
+    JobState.COMPLETED: "green",
+    JobState.COMPENSATED: "magenta",
+    JobState.CANCELLED: "magenta",
+    JobState.FAILED: "red",
+}
+
+# Symbol and style of a step's state.
+MARKS: Mapping[StepState, tuple[str, str]] = {
+    StepState.UNSPECIFIED: ("?", "red"),
+    StepState.PENDING: ("○", "dim"),
+    StepState.READY: ("◌", "cyan"),
+    StepState.OFFERED: ("◔", "cyan"),
+    StepState.RUNNING: ("▶", "cyan"),
+    StepState.RETRY_WAIT: ("↻", "yellow"),
+    StepState.OUTCOME_UNKNOWN: ("?", "yellow"),
+    StepState.ESCALATED: ("!", "bold red"),
+    StepState.SUCCEEDED: ("✔", "green"),
+    StepState.FAILED: ("✘", "red"),
+    StepState.SKIPPED: ("»", "dim"),
+    StepState.CANCELLED: ("-", "dim"),
+    StepState.UNDO_READY: ("↶", "yellow"),
+    StepState.UNDO_OFFERED: ("↶", "yellow"),
+    StepState.UNDO_RUNNING: ("↶", "yellow"),
+    StepState.UNDO_RETRY_WAIT: ("↶", "yellow"),
+    StepState.UNDO_OUTCOME_UNKNOWN: ("?", "yellow"),
+    StepState.UNDO_FAILED: ("!", "bold red"),
+    StepState.COMPENSATED: ("↶", "magenta"),
+}
+
+# Nothing moves in these: the first to be left out when there are too many.
+AT_REST = frozenset(
+    {StepState.PENDING, StepState.SUCCEEDED, StepState.SKIPPED, StepState.CANCELLED, StepState.COMPENSATED}
+)
+HELD = frozenset({StepState.OFFERED, StepState.RUNNING, StepState.UNDO_OFFERED, StepState.UNDO_RUNNING})
+SATISFIED = frozenset({StepState.SUCCEEDED, StepState.SKIPPED})
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line, and the style that rich would give it."""
+
+    text: str
+    style: str = ""
+
+
+def render_tree(
+    job: Job, now: datetime, agents: Mapping[str, Agent] | None = None, *, steps_shown_max: int = STEPS_SHOWN_MAX
+) -> list[Line]:
+    """The job and its steps in the order of the definition.
+
+    Args:
+        job: With its steps.
+        now: The time to count from and to, aware; the leader's wall clock gave the job's times.
+        agents: The open sessions by id, as fresh as the job. With them a step whose agent is gone shows how long its
+            lease still holds it; without them nobody can tell, since a lease that is renewed moves no job.
+        steps_shown_max: More steps than this are counted by state instead, those at rest first.
+    """
+    shown = _shown(job.steps, steps_shown_max)
+    left_out = Counter(step.state for step in job.steps) - Counter(step.state for step in shown)
+    width = max((len(step.step_id) for step in shown), default=0)
+    rows = [
+        Line(
+            f"{MARKS[step.state][0]} {step.step_id:<{width}}  {describe(step, job, now, agents)}", MARKS[step.state][1]
+        )
+        for step in shown
+    ]
+    if left_out:
+        rows.append(Line("… and " + ", ".join(f"{count} {state}" for state, count in left_out.items()), "dim"))
+    branches = ["├─ "] * (len(rows) - 1) + ["└─ "]
+    return [
+        _header(job, now),
+        *(Line(branch + row.text, row.style) for branch, row in zip(branches, rows, strict=bool(rows))),
+        *_footer(job),
+    ]
+
+
+def describe(step: Step, job: Job, now: datetime, agents: Mapping[str, Agent] | None = None) -> str:
+    """What a step does or waits for, in words."""
+    lost = _lost(step, now, agents)
+    if lost:
+        return lost
+    match step.state:
+        case StepState.PENDING:
+            return _pending(step, job)
+        case StepState.READY:
+            return f'waits for an agent that offers "{step.action}" on queue "{step.queue}"{_due(step, now)}'
+        case StepState.RUNNING:
+            return f"{_attempt(step)}{_elapsed(step, now)}{_progress(step)}"
+        case StepState.RETRY_WAIT | StepState.UNDO_RETRY_WAIT:
+            undo = "undo " if step.state is StepState.UNDO_RETRY_WAIT else ""
+            return f"{undo}{_attempt(step)} failed{_why(step)}{_due(step, now)}"
+        case StepState.SUCCEEDED | StepState.SKIPPED | StepState.CANCELLED:
+            return step.state.lower() + (", but may have happened" if step.maybe_done else "")
+        case StepState.COMPENSATED:
+            return "undone"
+        case StepState.FAILED:
+            return f"failed after {_attempt(step)}{_why(step)}" if step.attempts else f"failed{_why(step)}"
+        case StepState.ESCALATED | StepState.UNDO_FAILED:
+            return f"{_words(step.state)}, waits for a person{_why(step)}"
+        case _:
+            return f"{_words(step.state)}{_why(step)}{_due(step, now)}"
+
+
+def plain(lines: Sequence[Line]) -> str:
+    """The lines as text without colour."""
+    return "\n".join(line.text for line in lines)
+
+
+def rich_text(lines: Sequence[Line]) -> Text:
+    """The lines as rich shows them; each stays on one line."""
+    from rich.text import Text
+
+    text = Text(no_wrap=True, overflow="ellipsis")
+    for number, line in enumerate(lines):
+        text.append(("\n" if number else "") + line.text, style=line.style)
+    return text
+
+
+def seconds(duration_s: float) -> str:
+    """A duration for a person: "0.4 s", "2 min 5 s", "3 h 12 min", "2 d 1 h"."""
+    if duration_s < 60:
+        return f"{max(0.0, duration_s):.1f} s"
+    for size_s, name, smaller_s, smaller_name in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min")):
+        if duration_s >= size_s:
+            rest = int(duration_s % size_s // smaller_s)
+            return f"{int(duration_s // size_s)} {name}" + (f" {rest} {smaller_name}" if rest else "")
+    rest = int(duration_s % 60)
+    return f"{int(duration_s // 60)} min" + (f" {rest} s" if rest else "")
+
+
+def _shown(steps: Sequence[Step], steps_shown_max: int) -> Sequence[Step]:
+    if len(steps) <= steps_shown_max:
+        return steps
+    by_interest = sorted(range(len(steps)), key=lambda place: (steps[place].state in AT_REST, place))
+    return [steps[place] for place in sorted(by_interest[:steps_shown_max])]
+
+
+def _header(job: Job, now: datetime) -> Line:
+    took = f"  {seconds(((job.ended_at or now) - job.submitted_at).total_seconds())}" if job.submitted_at else ""
+    cancel = "  cancel requested" if job.cancel_requested and not job.state.final else ""
+    definition = f"{job.definition_name} v{job.definition_version}"
+    return Line(f"job {job.job_id}  {definition}  {job.state}{took}{cancel}", JOB_STYLES.get(job.state, ""))
+
+
+def _footer(job: Job) -> list[Line]:
+    lines = []
+    if job.failure:
+        place = f"{job.failure.step_id}: " if job.failure.step_id else ""
+        lines.append(Line(f"why: {place}{_one_line(job.failure.text)}", "red"))
+    if job.remaining:
+        lines.append(Line(f"still done, and not undone: {', '.join(job.remaining)}", "red"))
+    return lines
+
+
+def _lost(step: Step, now: datetime, agents: Mapping[str, Agent] | None) -> str:
+    """How long a step waits for an agent that is gone; empty when its agent is there, or nobody knows."""
+    if step.due_for == "fence" and step.due_at:
+        left = seconds((step.due_at - now).total_seconds())
+        return f"{_words(step.state)}: waits {left} until nothing of its lost attempt can act any more"
+    if agents is None or step.state not in HELD or not step.session_id:
+        return ""
+    agent = agents.get(step.session_id)
+    if agent and agent.connected:
+        return ""
+    ends_at = agent.lease_ends_at if agent and agent.lease_ends_at else step.lease_ends_at
+    if not ends_at:
+        return "agent lost"
+    return f"agent lost: waits {seconds((ends_at - now).total_seconds())} until its lease has surely ended"
+
+
+def _pending(step: Step, job: Job) -> str:
+    states = {other.step_id: other.state for other in job.steps}
+    missing = [need for need in step.needs if states.get(need) not in SATISFIED]
+    return f"waits for: {', '.join(missing)}" if missing else "pending"
+
+
+def _attempt(step: Step) -> str:
+    return f"attempt {step.attempts}/{step.attempts_max}" if step.attempts_max else f"attempt {step.attempts}"
+
+
+def _elapsed(step: Step, now: datetime) -> str:
+    return f", {seconds((now - step.updated_at).total_seconds())}" if step.updated_at else ""
+
+
+def _progress(step: Step) -> str:
+    """How far it is. What an agent says is shown as it is: only JSON is readable."""
+    if not step.progress_payload or not step.progress_payload.is_json:
+        return ""
+    return f", progress {_one_line(step.progress_payload.data.decode('utf-8', 'replace'))}"
+
+
+def _why(step: Step) -> str:
+    return f": {_one_line(step.failure.text)}" if step.failure else ""
+
+
+def _due(step: Step, now: datetime) -> str:
+    """The timer of the step; the queue timeout is a day away as a rule and would only distract."""
+    if not step.due_at or not step.due_for or step.due_for == "queue timeout":
+        return ""
+    return f"; {step.due_for} in {seconds((step.due_at - now).total_seconds())}"
+
+
+def _words(state: StepState) -> str:
+    return state.lower().replace("_", " ")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
