@@ -5,12 +5,33 @@ Nothing is remembered between two decisions: what the leader holds in memory is 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from msgspec import Struct
 
+from stepward.server.core import compensation, offers, reports, sessions, submission, supervision
+from stepward.server.core.batch import Batch
+from stepward.server.core.commands import (
+    ApplyDefinition,
+    CancelJob,
+    CloseStream,
+    DrainSession,
+    OpenSession,
+    RenewSession,
+    ReportAttempts,
+    SubmitJob,
+    Sweep,
+)
+from stepward.server.core.draft import Draft
+from stepward.server.core.rejections import Reason, Refused, Rejection
+
 if TYPE_CHECKING:
-    from stepward.server.core.commands import Answer
+    from collections.abc import Sequence
+    from random import Random
+
+    from stepward.server.core.commands import Answer, AnyCommand
+    from stepward.server.core.limits import Limits
+    from stepward.server.core.reader import Reader
     from stepward.server.core.rows import Row
 
 
@@ -46,3 +67,73 @@ class Decision(NamedTuple):
     changes: dict[bytes, Row | None]
     answers: list[Answer]
     failures: list[tuple[object, BaseException]]
+
+
+def decide(
+    reader: Reader, commands: Sequence[AnyCommand], moment: Moment, limits: Limits, rng: Random
+) -> Decision:
+    """Decide a batch: each command under a savepoint of its own, in order, then the offers that they made possible.
+
+    An offer goes into the batch of the outcome that made it possible, which saves a batch a step.
+    """
+    draft = Draft(reader)
+    batch = Batch(draft, moment, limits, rng)
+    answers: list[Answer] = []
+    for command in commands:
+        savepoint = draft.savepoint()
+        try:
+            answers.append(_decide_one(batch, command))
+        except Refused as refused:
+            draft.rollback(savepoint)
+            answers.append(refused.rejection)
+        except Exception as error:  # noqa: BLE001 - a rule of ours is wrong: the command must not poison the others
+            draft.rollback(savepoint)
+            batch.failures.append((command, error))
+            answers.append(_internal(command))
+    _offer(batch)
+    for job_id in draft.touched():
+        batch.touch(job_id)
+    draft.write_history(
+        sequence=moment.sequence, wall_ms=moment.wall_ms, led_ms=moment.led_ms, log_ms=moment.log_ms
+    )
+    return Decision(draft.changes(), answers, batch.failures)
+
+
+def _decide_one(batch: Batch, command: AnyCommand) -> Answer:  # noqa: PLR0911 - one for each command
+    match command:
+        case SubmitJob():
+            return submission.submit_job(batch, command)
+        case ReportAttempts():
+            return reports.report_attempts(batch, command)
+        case RenewSession():
+            return sessions.renew_session(batch, command)
+        case Sweep():
+            return supervision.sweep(batch, command)
+        case CancelJob():
+            return compensation.cancel_job(batch, command)
+        case OpenSession():
+            return sessions.open_session(batch, command)
+        case CloseStream():
+            return sessions.close_stream(batch, command)
+        case DrainSession():
+            return sessions.drain_session(batch, command)
+        case ApplyDefinition():
+            return submission.apply_definition(batch, command)
+        case _:
+            assert_never(command)
+
+
+def _offer(batch: Batch) -> None:
+    savepoint = batch.draft.savepoint()
+    try:
+        offers.make_offers(batch)
+    except Exception as error:  # noqa: BLE001 - a rule of ours is wrong: what the commands did must stand all the same
+        batch.draft.rollback(savepoint)
+        batch.failures.append(("make_offers", error))
+
+
+def _internal(command: object) -> Rejection:
+    return Rejection(
+        Reason.INTERNAL,
+        f"deciding {type(command).__name__} failed inside; nothing was changed. This is a bug: see the node's log",
+    )

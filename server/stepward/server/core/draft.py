@@ -55,12 +55,14 @@ class Draft:
         self._change(key, row)
 
     def delete(self, key: bytes) -> None:
-        """Delete a row. One that was born in this batch vanishes without a trace in the log."""
-        kind = self._changes.get(key[0])
-        if kind is not None and kind.get(key) is not None and self._reader.get(key) is None:
-            self._undo.append((key, kind.pop(key)))
+        """Delete a row, if there is one. One that was born in this batch vanishes without a trace in the log."""
+        if self.get(key) is None:
             return
-        self._change(key, None)
+        if self._reader.get(key) is not None:
+            self._change(key, None)
+            return
+        kind = self._changes[key[0]]
+        self._undo.append((key, kind.pop(key)))
 
     def _change(self, key: bytes, row: Row | None) -> None:
         kind = self._changes.setdefault(key[0], {})

@@ -254,10 +254,15 @@ class Progress(Row):
 
 
 class Lingering(Value):
-    """An attempt that has ended for us, but is not confirmed stopped by its agent."""
+    """An attempt that has ended for us, but is not confirmed stopped by its agent.
+
+    `lost`: its session has ended since; from then on the step's fence counts. It is kept so that a late report of it
+    is recorded once, as an observation.
+    """
 
     session_id: str
     token: int
+    lost: bool = False
 
 
 class Step(Row):
@@ -283,7 +288,6 @@ class Step(Row):
     fence_at_led_ms: int = 0
     lingering: tuple[Lingering, ...] = ()
     failure: Failure | None = None
-    offers_unanswered: int = 0
 
 
 class Output(Row):
@@ -328,7 +332,8 @@ class Session(Row):
     """An agent process that holds slots (`E`).
 
     `renewed_led_ms` never exceeds the led time of its batch. `renewed_steady_ms` is the leader's own steady clock at
-    that moment and means something within `renewed_epoch` only.
+    that moment and means something within `renewed_epoch` only. `ending`: its lease is over and its assignments are
+    being taken from it, some in each sweep; it cannot be renewed.
     """
 
     namespace: str
@@ -347,6 +352,7 @@ class Session(Row):
     timer_at_led_ms: int
     connected: bool = True
     draining: bool = False
+    ending: bool = False
 
 
 class IdempotencyKey(Row):

@@ -1,0 +1,116 @@
+"""How a job moves forward: steps become ready when what they need has succeeded.
+
+Work per outcome is in the step's own out-degree. Rows of a step appear when it becomes ready; a step with two needs
+or more has a counter before that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from stepward.server.core import keys, rows, states, views
+from stepward.server.core.batch import NO_TIMER
+from stepward.server.core.mapping import MappingError
+from stepward.server.core.rows import EventType, Failure, JobState, StepState
+
+if TYPE_CHECKING:
+    from stepward.server.core.batch import Batch
+    from stepward.server.core.rows import Progress, Step
+    from stepward.server.core.states import Phase
+
+
+def goes_forward(progress: Progress) -> bool:
+    """Whether new forward steps may become ready. An escalated branch does not hold the others."""
+    return progress.state is JobState.RUNNING or (progress.state is JobState.ESCALATED and not progress.undoing)
+
+
+def activate(batch: Batch, job_id: str, ordinal: int) -> None:
+    """Make a step ready for the first time. An input that cannot be built fails it at once."""
+    step = rows.Step(StepState.PENDING, batch.moment.wall_ms)
+    failure = _input_failure(batch, job_id, ordinal)
+    if failure is None:
+        make_ready(batch, job_id, ordinal, step, states.FORWARD)
+        return
+    from stepward.server.core import compensation  # noqa: PLC0415 - the two rules call each other
+
+    failed = batch.move(job_id, ordinal, step, StepState.FAILED, NO_TIMER, failure=failure)
+    batch.event(job_id, EventType.StepFailed, ordinal=ordinal, detail=f"{failure.kind}: {failure.message}")
+    compensation.step_failed(batch, job_id, ordinal, failed)
+
+
+def _input_failure(batch: Batch, job_id: str, ordinal: int) -> Failure | None:
+    """Why the input of a step cannot be built, if so."""
+    spec = batch.spec(job_id, ordinal)
+    if not spec.input:
+        return None
+    try:
+        data = views.step_input(batch.draft, job_id, batch.job(job_id), batch.body(job_id), ordinal).data
+    except MappingError as error:
+        return Failure("INPUT_MAPPING", str(error), spec.id, retryable=False)
+    if len(data) > batch.limits.payload_bytes_max:
+        text = f"the input built for step {spec.id!r} has {len(data)} bytes; at most {batch.limits.payload_bytes_max}"
+        return Failure("INPUT_TOO_LARGE", text, spec.id, retryable=False)
+    return None
+
+
+def make_ready(batch: Batch, job_id: str, ordinal: int, step: Step, phase: Phase) -> Step:
+    """Put a step, or its undo, where agents are given work from."""
+    spec = batch.spec(job_id, ordinal)
+    queue_ms = spec.queue_ms
+    action, queue = spec.action, spec.queue
+    if phase.undo:
+        assert spec.undo is not None
+        action, queue, queue_ms = spec.undo.action, spec.undo.queue, spec.undo.queue_ms
+    order = batch.moment.sequence
+    lane = keys.lane(batch.job(job_id).namespace, queue, action)
+    batch.draft.put(keys.ready(lane, order, job_id, ordinal), rows.Ready(phase.undo))
+    batch.event(job_id, phase.became_ready, ordinal=ordinal)
+    return batch.move(job_id, ordinal, step, phase.ready, batch.log_in(queue_ms), ready_order=order)
+
+
+def unready(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
+    """Take a ready step back out of its lane."""
+    spec = batch.spec(job_id, ordinal)
+    action, queue = spec.action, spec.queue
+    if states.phase(step.state).undo:
+        assert spec.undo is not None
+        action, queue = spec.undo.action, spec.undo.queue
+    lane = keys.lane(batch.job(job_id).namespace, queue, action)
+    batch.draft.delete(keys.ready(lane, step.ready_order, job_id, ordinal))
+
+
+def step_succeeded(batch: Batch, job_id: str, ordinal: int) -> None:
+    """Count a success: its dependents may become ready, and the job may be complete.
+
+    Deriving the successors belongs to the same batch as the success, so there is no moment at which a job has
+    nothing to do although steps are left.
+    """
+    progress = batch.progress(job_id)
+    progress = batch.put_progress(job_id, progress, steps_open=progress.steps_open - 1)
+    if not goes_forward(progress):
+        return
+    if progress.steps_open == 0:
+        batch.put_progress(job_id, progress, state=JobState.COMPLETED, ended_wall_ms=batch.moment.wall_ms)
+        batch.event(job_id, EventType.JobCompleted)
+        return
+    body = batch.body(job_id)
+    for dependent in body.steps[ordinal].dependents:
+        if _need_met(batch, job_id, dependent, len(body.steps[dependent].needs)):
+            activate(batch, job_id, dependent)
+            if not goes_forward(batch.progress(job_id)):
+                return
+
+
+def _need_met(batch: Batch, job_id: str, ordinal: int, needs: int) -> bool:
+    """Count down what a step waits for; True when nothing is left."""
+    if needs == 1:
+        return True
+    key = keys.join(job_id, ordinal)
+    join = batch.draft.read(key, rows.Join) or rows.Join(needs)
+    if join.remaining == 1:
+        batch.draft.delete(key)
+        return True
+    batch.draft.put(key, replace(join, remaining=join.remaining - 1))
+    return False

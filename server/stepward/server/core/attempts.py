@@ -1,0 +1,225 @@
+"""How an attempt ends when it does not succeed, and what the policy makes of it.
+
+The rules are the same for the action of a step and for its undo; `states.Phase` tells them apart.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+from stepward.server.core import advance, compensation, keys, leases, policies, rows, states
+from stepward.server.core.batch import NO_TIMER, TimerAt
+from stepward.server.core.rows import CancelReason, Clock, Effect, EventType, Failure, Lingering, OnUnknown, StepState
+
+if TYPE_CHECKING:
+    from stepward.server.core.batch import Batch
+    from stepward.server.core.rows import RetrySpec, Step, StepSpec, UndoSpec
+    from stepward.server.core.states import Phase
+
+
+class End(Enum):
+    """How an attempt ended. After all but FAILED it may have happened."""
+
+    FAILED = auto()
+    TIMED_OUT = auto()
+    LOST = auto()
+    UNKNOWN = auto()
+
+
+def policy(batch: Batch, job_id: str, ordinal: int, phase: Phase) -> StepSpec | UndoSpec:
+    """Where the timeouts and retries of a direction are written."""
+    spec = batch.spec(job_id, ordinal)
+    if not phase.undo:
+        return spec
+    assert spec.undo is not None
+    return spec.undo
+
+
+def end(batch: Batch, job_id: str, ordinal: int, how: End, failure: Failure, *, retry_after_ms: int | None = None) -> None:  # noqa: PLR0913 - the facts of one end
+    """End the open attempt of a step and decide what follows."""
+    step = batch.step(job_id, ordinal)
+    assert step is not None
+    assert step.state in states.HELD
+    phase = states.phase(step.state)
+    step = _close(batch, job_id, ordinal, step, how, failure)
+    if not phase.undo and not advance.goes_forward(batch.progress(job_id)):
+        _end_while_settling(batch, job_id, ordinal, step, failure)
+        return
+    if _may_retry(batch, job_id, ordinal, step, how, failure):
+        _wait_for_retry(batch, job_id, ordinal, step, retry_after_ms)
+        return
+    _give_up(batch, job_id, ordinal, step, how, failure)
+
+
+def _close(batch: Batch, job_id: str, ordinal: int, step: Step, how: End, failure: Failure) -> Step:  # noqa: PLR0913 - the facts of one end
+    """Count the attempt, take or keep its assignment, and remember whether it may have happened.
+
+    Work that nobody confirmed stopped keeps its slot until the agent answers the cancel or its session ends.
+    """
+    phase = states.phase(step.state)
+    # An on-offer handler that ended or was lost before it said that it had started was an attempt only if it reported.
+    number = step.attempts + (step.state is phase.offered and how in (End.FAILED, End.UNKNOWN))
+    lingering, fence_led_ms = step.lingering, step.fence_at_led_ms
+    key = keys.assignment(step.session_id, step.token, job_id, ordinal)
+    if how is End.TIMED_OUT:
+        assignment = batch.draft.require(key, rows.Assignment)
+        batch.draft.put(key, rows.Assignment(assignment.undo, assignment.start, assignment.offered_led_ms, CancelReason.TIMEOUT))
+        lingering = _linger(batch, step, Lingering(step.session_id, step.token))
+    else:
+        batch.draft.delete(key)
+    if how is End.LOST:
+        lingering = _linger(batch, step, Lingering(step.session_id, step.token, lost=True))
+        fence_led_ms = leases.fence_led_ms(
+            led_ms=batch.moment.led_ms,
+            ttl_ms=batch.limits.session_ttl_ms,
+            kill_grace_ms=batch.limits.kill_grace_ms,
+        )
+    type_ = {
+        End.FAILED: phase.attempt_failed,
+        End.TIMED_OUT: phase.attempt_timed_out,
+        End.LOST: phase.attempt_lost,
+        End.UNKNOWN: phase.attempt_unknown,
+    }[how]
+    detail = f"{failure.kind}: {failure.message}" if failure.message else failure.kind
+    batch.event(job_id, type_, ordinal=ordinal, attempt=number, token=step.token, session_id=step.session_id, detail=detail)
+    return batch.keep(
+        job_id,
+        ordinal,
+        step,
+        attempts=number,
+        lease_losses=step.lease_losses + (how is End.LOST),
+        maybe_done=step.maybe_done or how is not End.FAILED,
+        failure=failure,
+        lingering=lingering,
+        fence_at_led_ms=fence_led_ms,
+    )
+
+
+def _linger(batch: Batch, step: Step, attempt: Lingering) -> tuple[Lingering, ...]:
+    """Remember an attempt that is not confirmed stopped. The oldest lost ones are forgotten beyond the bound."""
+    kept = list(step.lingering)
+    if len(kept) >= batch.limits.lingering_max:
+        lost = next((known for known in kept if known.lost), kept[0])
+        kept.remove(lost)
+    return (*kept, attempt)
+
+
+def _may_retry(batch: Batch, job_id: str, ordinal: int, step: Step, how: End, failure: Failure) -> bool:  # noqa: PLR0913 - the facts of one end
+    phase = states.phase(step.state)
+    spec = batch.spec(job_id, ordinal)
+    retry = policy(batch, job_id, ordinal, phase).retry
+    if not failure.retryable or failure.kind in retry.non_retryable_kinds:
+        return False
+    if step.attempts >= retry.attempts_max or step.lease_losses >= batch.limits.lease_losses_max:
+        return False
+    # An attempt that may have happened is repeated only where repeating does no harm. An undo always may be.
+    return how is End.FAILED or phase.undo or spec.effect is Effect.IDEMPOTENT
+
+
+def _wait_for_retry(batch: Batch, job_id: str, ordinal: int, step: Step, retry_after_ms: int | None) -> None:
+    phase = states.phase(step.state)
+    retry: RetrySpec = policy(batch, job_id, ordinal, phase).retry
+    # A lost offer used no attempt, yet it waits like the first one.
+    wait_ms = policies.retry_delay_ms(max(1, step.attempts), retry, batch.rng)
+    if retry_after_ms is not None:
+        wait_ms = min(retry_after_ms, batch.limits.duration_ms_max)
+    batch.move(job_id, ordinal, step, phase.retry_wait, batch.log_in(wait_ms))
+    batch.event(job_id, phase.retry_scheduled, ordinal=ordinal, attempt=step.attempts + 1, due_in_ms=wait_ms)
+
+
+def _give_up(batch: Batch, job_id: str, ordinal: int, step: Step, how: End, failure: Failure) -> None:  # noqa: PLR0913 - the facts of one end
+    """No further attempt: undo the job, or ask a person."""
+    spec = batch.spec(job_id, ordinal)
+    poison = how is End.LOST and step.lease_losses >= batch.limits.lease_losses_max
+    if poison:
+        losses = step.lease_losses
+        failure = Failure("POISON", f"{losses} sessions were lost while they held this step; it is set aside", spec.id, retryable=False)
+    if states.phase(step.state).undo:
+        compensation.undo_failed(batch, job_id, ordinal, step, failure)
+    elif poison:
+        compensation.escalate(batch, job_id, ordinal, step, failure)
+    elif how in (End.LOST, End.UNKNOWN) or (how is End.TIMED_OUT and spec.effect is Effect.NON_IDEMPOTENT):
+        unknown = batch.move(job_id, ordinal, step, StepState.OUTCOME_UNKNOWN, NO_TIMER, failure=failure)
+        batch.event(job_id, EventType.StepOutcomeUnknown, ordinal=ordinal, detail=failure.kind)
+        if spec.on_unknown is OnUnknown.COMPENSATE:
+            compensation.step_failed(batch, job_id, ordinal, unknown)
+        else:
+            compensation.escalate(batch, job_id, ordinal, unknown, failure)
+    else:
+        failed = batch.move(job_id, ordinal, step, StepState.FAILED, NO_TIMER, failure=failure)
+        batch.event(job_id, EventType.StepFailed, ordinal=ordinal, detail=failure.kind)
+        compensation.step_failed(batch, job_id, ordinal, failed)
+
+
+def _end_while_settling(batch: Batch, job_id: str, ordinal: int, step: Step, failure: Failure) -> None:
+    """The job is being undone already: the attempt's end only decides whether this step is undone, too."""
+    state = StepState.OUTCOME_UNKNOWN if step.maybe_done else StepState.CANCELLED
+    # The timer marks the step as not yet settled; `settle` takes it away or sets it to the fence.
+    batch.move(job_id, ordinal, step, state, batch.led_in(0), failure=failure)
+    compensation.settle(batch, job_id, ordinal)
+
+
+def never_started(batch: Batch, job_id: str, ordinal: int, *, cancelled: bool) -> None:
+    """An agent says that an attempt has not started and never will: no attempt is used, and it has not happened."""
+    step = batch.step(job_id, ordinal)
+    assert step is not None
+    phase = states.phase(step.state)
+    batch.draft.delete(keys.assignment(step.session_id, step.token, job_id, ordinal))
+    used = step.attempts - (step.state is phase.running)
+    step = batch.keep(job_id, ordinal, step, attempts=used)
+    batch.event(job_id, phase.handed_back, ordinal=ordinal, token=step.token, session_id=step.session_id)
+    if not phase.undo and not advance.goes_forward(batch.progress(job_id)):
+        state = StepState.OUTCOME_UNKNOWN if step.maybe_done else StepState.CANCELLED
+        batch.move(job_id, ordinal, step, state, batch.led_in(0))
+        compensation.settle(batch, job_id, ordinal)
+        return
+    session = batch.draft.read(keys.session(step.session_id), rows.Session)
+    if cancelled or session is None or session.draining:
+        advance.make_ready(batch, job_id, ordinal, step, phase)
+    else:
+        # An agent that refuses while it goes on taking work would be offered the same step again and again.
+        _wait_for_retry(batch, job_id, ordinal, step, None)
+
+
+def stopped(batch: Batch, job_id: str, ordinal: int, *, draining: bool) -> None:
+    """An agent says that an attempt was stopped before its end: it may have happened.
+
+    A drain uses no attempt and waits for nothing: the step was not at fault.
+    """
+    step = batch.step(job_id, ordinal)
+    assert step is not None
+    phase = states.phase(step.state)
+    kind = "INTERRUPTED" if draining else "STOPPED"
+    failure = Failure(kind, "the agent stopped the attempt before its end", batch.spec(job_id, ordinal).id)
+    repeatable = phase.undo or batch.spec(job_id, ordinal).effect is Effect.IDEMPOTENT
+    goes_on = phase.undo or advance.goes_forward(batch.progress(job_id))
+    if not (draining and repeatable and goes_on):
+        end(batch, job_id, ordinal, End.UNKNOWN, failure)
+        return
+    batch.draft.delete(keys.assignment(step.session_id, step.token, job_id, ordinal))
+    batch.event(job_id, phase.attempt_stopped, ordinal=ordinal, token=step.token, session_id=step.session_id, detail=kind)
+    used = step.attempts - (step.state is phase.running)
+    step = batch.keep(job_id, ordinal, step, attempts=used, maybe_done=True, failure=failure)
+    advance.make_ready(batch, job_id, ordinal, step, phase)
+
+
+def try_again(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
+    """The wait of a step is over: make it ready, once no earlier attempt can still act where that would do harm."""
+    phase = states.phase(step.state)
+    harmless = not phase.undo and batch.spec(job_id, ordinal).effect is Effect.IDEMPOTENT
+    if harmless or leases.is_clear(step, led_ms=batch.moment.led_ms):
+        advance.make_ready(batch, job_id, ordinal, step, phase)
+        return
+    batch.move(job_id, ordinal, step, step.state, clear_at(batch, step))
+
+
+def clear_at(batch: Batch, step: Step) -> TimerAt:
+    """When to look again whether an earlier attempt can still act: at the fence, or a TTL from now for a live session.
+
+    An agent's confirmation or the end of its session moves the step sooner.
+    """
+    fence_led_ms = step.fence_at_led_ms
+    if any(not attempt.lost for attempt in step.lingering):
+        fence_led_ms = max(fence_led_ms, batch.moment.led_ms + batch.limits.session_ttl_ms)
+    return TimerAt(Clock.LED, max(fence_led_ms, batch.moment.led_ms))

@@ -1,0 +1,126 @@
+"""One batch in the making, and the only way in which a step changes its state."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from msgspec.structs import replace
+
+from stepward.server.core import keys, rows, states
+from stepward.server.core.rows import Clock, Event, EventType
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from stepward.server.core.decide import Moment
+    from stepward.server.core.draft import Draft
+    from stepward.server.core.limits import Limits
+    from stepward.server.core.rows import DefinitionBody, Progress, Step, StepSpec, StepState
+
+
+class TimerAt(NamedTuple):
+    """When a step is looked at again, and on which clock."""
+
+    clock: Clock
+    at_ms: int
+
+
+NO_TIMER = TimerAt(Clock.NONE, 0)
+
+
+class Batch:
+    """What every rule works on: the draft, the moment, the bounds and the chance.
+
+    `failures` collects what raised and was rolled back alone, for the shell to log.
+    """
+
+    __slots__ = ("draft", "failures", "limits", "moment", "rng")
+
+    def __init__(self, draft: Draft, moment: Moment, limits: Limits, rng: Random) -> None:
+        self.draft = draft
+        self.moment = moment
+        self.limits = limits
+        self.rng = rng
+        self.failures: list[tuple[object, BaseException]] = []
+
+    def job(self, job_id: str) -> rows.Job:
+        """What a job was submitted with."""
+        return self.draft.require(keys.job(job_id), rows.Job)
+
+    def progress(self, job_id: str) -> Progress:
+        """How far a job is."""
+        return self.draft.require(keys.progress(job_id), rows.Progress)
+
+    def body(self, job_id: str) -> DefinitionBody:
+        """The snapshot of its definition that a job keeps."""
+        return self.draft.require(keys.definition_body(self.job(job_id).definition_hash), rows.DefinitionBody)
+
+    def spec(self, job_id: str, ordinal: int) -> StepSpec:
+        """A step as the definition has it."""
+        return self.body(job_id).steps[ordinal]
+
+    def step(self, job_id: str, ordinal: int) -> Step | None:
+        """A step that has become ready at least once."""
+        return self.draft.read(keys.step(job_id, ordinal), rows.Step)
+
+    def steps(self, job_id: str) -> list[tuple[int, Step]]:
+        """All steps of a job that have become ready at least once, with their positions."""
+        found = [keys.parse_subject(key[1:])[1] for key in self.draft.keys(keys.steps(job_id))]
+        return [(ordinal, self.draft.require(keys.step(job_id, ordinal), rows.Step)) for ordinal in found]
+
+    def event(self, job_id: str, type_: EventType, **fields: Any) -> None:
+        """Tell what happened to a job."""
+        self.draft.event(job_id, Event(type_, **fields))
+
+    def put_progress(self, job_id: str, progress: Progress, **changes: Any) -> Progress:
+        """Change how far a job is, and move its index row when its state changes."""
+        moment = self.moment
+        after = replace(progress, revision=moment.sequence, updated_wall_ms=moment.wall_ms, **changes)
+        if after.state is not progress.state:
+            namespace = self.job(job_id).namespace
+            self.draft.delete(keys.job_index(namespace, progress.state, job_id))
+            self.draft.put(keys.job_index(namespace, after.state, job_id), rows.JobIndex())
+        self.draft.put(keys.progress(job_id), after)
+        return after
+
+    def touch(self, job_id: str) -> None:
+        """Raise a job's revision, so that those who watch it look again."""
+        progress = self.progress(job_id)
+        if progress.revision != self.moment.sequence:
+            self.put_progress(job_id, progress)
+
+    def move(self, job_id: str, ordinal: int, step: Step, state: StepState, timer: TimerAt, **changes: Any) -> Step:
+        """Give a step a state and its one timer. Every change of a step's state goes through here."""
+        assert state is step.state or state in states.MOVES[step.state], (job_id, ordinal, step.state, state)
+        if step.timer_clock is not timer.clock or step.timer_at_ms != timer.at_ms:
+            self._move_timer(job_id, ordinal, step, timer)
+        after = replace(
+            step,
+            state=state,
+            updated_wall_ms=self.moment.wall_ms if state is not step.state else step.updated_wall_ms,
+            timer_clock=timer.clock,
+            timer_at_ms=timer.at_ms,
+            **changes,
+        )
+        self.draft.put(keys.step(job_id, ordinal), after)
+        return after
+
+    def keep(self, job_id: str, ordinal: int, step: Step, **changes: Any) -> Step:
+        """Change a step without changing its state or its timer."""
+        after = replace(step, **changes)
+        self.draft.put(keys.step(job_id, ordinal), after)
+        return after
+
+    def _move_timer(self, job_id: str, ordinal: int, step: Step, timer: TimerAt) -> None:
+        if step.timer_clock is not Clock.NONE:
+            self.draft.delete(keys.step_timer(step.timer_clock, step.timer_at_ms, job_id, ordinal))
+        if timer.clock is not Clock.NONE:
+            self.draft.put(keys.step_timer(timer.clock, timer.at_ms, job_id, ordinal), rows.Timer())
+
+    def led_in(self, ms: int) -> TimerAt:
+        """A timer on led time."""
+        return TimerAt(Clock.LED, self.moment.led_ms + ms)
+
+    def log_in(self, ms: int) -> TimerAt:
+        """A timer on log time."""
+        return TimerAt(Clock.LOG, self.moment.log_ms + ms)

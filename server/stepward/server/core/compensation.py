@@ -1,0 +1,223 @@
+"""How a job is undone.
+
+Three parts: `begin` stops the forward attempts; `settle` waits until none of them can still act; then undos run in
+reverse order of the dependencies, each when the undos of all its dependents have ended. Every step that succeeded or
+may have happened is undone, and is told which of the two.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from stepward.server.core import advance, attempts, keys, leases, rows, states
+from stepward.server.core.batch import NO_TIMER
+from stepward.server.core.commands import JobCancelled
+from stepward.server.core.rejections import Reason, refuse
+from stepward.server.core.rows import (
+    JOB_STATES_FINAL,
+    CancelReason,
+    Clock,
+    EventType,
+    Failure,
+    JobState,
+    StepState,
+)
+
+if TYPE_CHECKING:
+    from stepward.server.core.batch import Batch
+    from stepward.server.core.commands import CancelJob
+    from stepward.server.core.rows import Progress, Step
+
+
+def cancel_job(batch: Batch, command: CancelJob) -> JobCancelled:
+    """Undo a job on request. One that is being undone already goes on: the first cancel or failure decides."""
+    progress = batch.draft.read(keys.progress(command.job_id), rows.Progress)
+    if progress is None:
+        raise refuse(Reason.JOB_NOT_FOUND, f"there is no job {command.job_id!r}", job_id=command.job_id)
+    if progress.state in JOB_STATES_FINAL:
+        if progress.cancel_requested:
+            return JobCancelled(command.job_id, True)
+        raise refuse(
+            Reason.JOB_ENDED,
+            f"job {command.job_id} has ended {progress.state.name}; it cannot be cancelled any more",
+            job_id=command.job_id,
+            state=progress.state.name,
+        )
+    if not advance.goes_forward(progress):
+        return JobCancelled(command.job_id, True)
+    batch.event(command.job_id, EventType.JobCancelRequested, detail=command.reason)
+    failure = Failure("CANCELLED", command.reason or "cancelled on request", retryable=False)
+    progress = batch.put_progress(command.job_id, progress, cancel_requested=True, failure=failure)
+    begin(batch, command.job_id, progress)
+    return JobCancelled(command.job_id, False)
+
+
+def step_failed(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
+    """A step failed for good: undo its job."""
+    progress = batch.progress(job_id)
+    if not advance.goes_forward(progress):
+        return
+    failure = step.failure or Failure("FAILED")
+    step_id = batch.spec(job_id, ordinal).id
+    progress = batch.put_progress(job_id, progress, failure=replace(failure, step_id=step_id, retryable=False))
+    begin(batch, job_id, progress)
+
+
+def escalate(batch: Batch, job_id: str, ordinal: int, step: Step, failure: Failure) -> None:
+    """A step waits for a person. Branches that do not depend on it go on."""
+    batch.move(job_id, ordinal, step, StepState.ESCALATED, NO_TIMER, failure=failure)
+    batch.event(job_id, EventType.StepEscalated, ordinal=ordinal, detail=f"{failure.kind}: {failure.message}")
+    _escalate_job(batch, job_id, failure)
+
+
+def _escalate_job(batch: Batch, job_id: str, failure: Failure) -> None:
+    progress = batch.progress(job_id)
+    if progress.state is not JobState.ESCALATED:
+        batch.put_progress(job_id, progress, state=JobState.ESCALATED, failure=failure)
+        batch.event(job_id, EventType.JobEscalated, detail=failure.kind)
+
+
+def begin(batch: Batch, job_id: str, progress: Progress) -> None:
+    """Stop what goes forward: what is ready or waits is taken back, what is held is cancelled."""
+    batch.event(job_id, EventType.JobCompensationStarted, detail=progress.failure.kind if progress.failure else "")
+    progress = batch.put_progress(job_id, progress, state=JobState.COMPENSATING)
+    settling = sum(_stop(batch, job_id, ordinal, step) for ordinal, step in batch.steps(job_id))
+    batch.put_progress(job_id, progress, settling=settling)
+    if settling == 0:
+        _begin_undos(batch, job_id)
+
+
+def _stop(batch: Batch, job_id: str, ordinal: int, step: Step) -> bool:
+    """Stop one step going forward. True: an attempt of it may still act, and a timer or its agent will tell."""
+    if step.state in (StepState.OFFERED, StepState.RUNNING):
+        key = keys.assignment(step.session_id, step.token, job_id, ordinal)
+        assignment = batch.draft.require(key, rows.Assignment)
+        batch.draft.put(key, replace(assignment, cancel=CancelReason.JOB_ENDING))
+        return True
+    state = step.state
+    if state is StepState.READY:
+        advance.unready(batch, job_id, ordinal, step)
+    if state in (StepState.READY, StepState.RETRY_WAIT, StepState.ESCALATED):
+        state = StepState.OUTCOME_UNKNOWN if step.maybe_done else StepState.CANCELLED
+        if step.state is StepState.ESCALATED:
+            state = StepState.OUTCOME_UNKNOWN
+        if state is StepState.CANCELLED:
+            batch.event(job_id, EventType.StepCancelled, ordinal=ordinal)
+    clear = leases.is_clear(step, led_ms=batch.moment.led_ms)
+    batch.move(job_id, ordinal, step, state, NO_TIMER if clear else attempts.clear_at(batch, step))
+    return not clear
+
+
+def settle(batch: Batch, job_id: str, ordinal: int) -> None:
+    """Look again whether a step of a job that is ending can still act. The last one to settle begins the undos.
+
+    A step that is not held is still unsettled while it has a timer, and only then.
+    """
+    progress = batch.progress(job_id)
+    if progress.state is not JobState.COMPENSATING or progress.undoing:
+        return
+    step = batch.step(job_id, ordinal)
+    assert step is not None
+    if step.state in states.HELD:
+        return
+    if step.timer_clock is Clock.NONE:
+        return
+    if not leases.is_clear(step, led_ms=batch.moment.led_ms):
+        batch.move(job_id, ordinal, step, step.state, attempts.clear_at(batch, step))
+        return
+    batch.move(job_id, ordinal, step, step.state, NO_TIMER)
+    progress = batch.put_progress(job_id, progress, settling=progress.settling - 1)
+    if progress.settling == 0:
+        _begin_undos(batch, job_id)
+
+
+def _begin_undos(batch: Batch, job_id: str) -> None:
+    """No forward attempt can act any more: start the undos that wait for nothing.
+
+    Steps that never became ready have no row, and neither have their dependents, so rows alone are looked at. A step
+    that has nothing to undo lets the undos of what it needed pass at once.
+    """
+    found = dict(batch.steps(job_id))
+    body = batch.body(job_id)
+    progress = batch.progress(job_id)
+    batch.put_progress(job_id, progress, undoing=True, undo_open=len(found))
+    if not found:
+        _end_job(batch, job_id)
+        return
+    for ordinal, step in found.items():
+        waits = sum(dependent in found for dependent in body.steps[ordinal].dependents)
+        batch.keep(job_id, ordinal, step, undo_waits=waits)
+    last = [ordinal for ordinal in found if not any(other in found for other in body.steps[ordinal].dependents)]
+    _pass_on(batch, job_id, [ordinal for ordinal in last if not _open_undo(batch, job_id, ordinal)])
+
+
+def _open_undo(batch: Batch, job_id: str, ordinal: int) -> bool:
+    """The undos of all dependents have ended: undo this step. False: there is nothing to undo, or no way to."""
+    step = batch.step(job_id, ordinal)
+    assert step is not None
+    if not needs_undo(step):
+        return False
+    if batch.spec(job_id, ordinal).undo is None:
+        if step.state is StepState.OUTCOME_UNKNOWN:
+            batch.move(job_id, ordinal, step, StepState.FAILED, NO_TIMER)
+        return False
+    step = batch.keep(job_id, ordinal, step, attempts=0, lease_losses=0)
+    if leases.is_clear(step, led_ms=batch.moment.led_ms):
+        advance.make_ready(batch, job_id, ordinal, step, states.UNDO)
+    else:
+        batch.move(job_id, ordinal, step, StepState.UNDO_RETRY_WAIT, attempts.clear_at(batch, step))
+    return True
+
+
+def needs_undo(step: Step) -> bool:
+    """Whether a step succeeded or may have happened, and is not undone."""
+    return step.state is not StepState.COMPENSATED and (step.state is StepState.SUCCEEDED or step.maybe_done)
+
+
+def undo_ended(batch: Batch, job_id: str, ordinal: int) -> None:
+    """Nothing of this step is left to wait for: what it needed may be undone, and the job may have ended."""
+    _pass_on(batch, job_id, [ordinal])
+
+
+def _pass_on(batch: Batch, job_id: str, ended: list[int]) -> None:
+    """Go from steps whose undo has ended to what they needed, over those that have nothing to undo.
+
+    A list rather than recursion: chains may be as long as a definition.
+    """
+    body = batch.body(job_id)
+    left = batch.progress(job_id).undo_open
+    while ended:
+        ordinal = ended.pop()
+        left -= 1
+        for need in body.steps[ordinal].needs:
+            step = batch.step(job_id, need)
+            assert step is not None
+            step = batch.keep(job_id, need, step, undo_waits=step.undo_waits - 1)
+            if step.undo_waits == 0 and not _open_undo(batch, job_id, need):
+                ended.append(need)
+    batch.put_progress(job_id, batch.progress(job_id), undo_open=left)
+    if left == 0:
+        _end_job(batch, job_id)
+
+
+def undo_failed(batch: Batch, job_id: str, ordinal: int, step: Step, failure: Failure) -> None:
+    """An undo failed for good: a person must look. It holds only what must come after it."""
+    batch.move(job_id, ordinal, step, StepState.UNDO_FAILED, NO_TIMER, failure=failure)
+    batch.event(job_id, EventType.UndoFailed, ordinal=ordinal, detail=f"{failure.kind}: {failure.message}")
+    _escalate_job(batch, job_id, replace(failure, step_id=batch.spec(job_id, ordinal).id))
+
+
+def _end_job(batch: Batch, job_id: str) -> None:
+    """Every undo has ended."""
+    progress = batch.progress(job_id)
+    remaining = any(needs_undo(step) for _, step in batch.steps(job_id))
+    if remaining:
+        state, type_ = JobState.FAILED, EventType.JobFailed
+    elif progress.cancel_requested:
+        state, type_ = JobState.CANCELLED, EventType.JobCancelled
+    else:
+        state, type_ = JobState.COMPENSATED, EventType.JobCompensated
+    batch.put_progress(job_id, progress, state=state, ended_wall_ms=batch.moment.wall_ms)
+    batch.event(job_id, type_)

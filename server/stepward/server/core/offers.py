@@ -1,0 +1,108 @@
+"""Who gets what: ready steps go to sessions with free slots, the oldest first.
+
+Free slots are derived: a session's slots minus its assignment rows. Nothing counts up and down.
+"""
+
+from __future__ import annotations
+
+import heapq
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from stepward.server.core import advance, keys, leases, rows, states
+from stepward.server.core.rows import StartMode
+
+if TYPE_CHECKING:
+    from stepward.server.core.batch import Batch
+
+# Namespace and queue: which ready steps a session looks at.
+Place = tuple[str, str]
+
+
+class _Bidder:
+    """A session with free slots, for the length of one batch."""
+
+    __slots__ = ("actions", "free", "session_id")
+
+    def __init__(self, session_id: str, actions: frozenset[str], free: int) -> None:
+        self.session_id = session_id
+        self.actions = actions
+        self.free = free
+
+
+def make_offers(batch: Batch) -> None:
+    """Offer ready steps while there are free slots, at most `offers_max` in a batch."""
+    if next(iter(batch.draft.keys(keys.READY)), None) is None:
+        return
+    left = batch.limits.offers_max
+    for place, bidders in _bidders(batch).items():
+        left -= _fill_place(batch, place, bidders, left)
+        if left <= 0:
+            return
+
+
+def _bidders(batch: Batch) -> dict[Place, list[_Bidder]]:
+    """Sessions that may be offered something, by namespace and queue."""
+    found: dict[Place, list[_Bidder]] = {}
+    for key in list(batch.draft.keys(keys.SESSION)):
+        session = batch.draft.require(key, rows.Session)
+        if not session.connected or session.draining or session.ending:
+            continue
+        if not leases.heard_lately(session, led_ms=batch.moment.led_ms):
+            continue
+        session_id = key[1:].decode()
+        free = session.slots - batch.draft.count(keys.assignments(session_id))
+        if free > 0:
+            bidder = _Bidder(session_id, frozenset(session.actions), free)
+            found.setdefault((session.namespace, session.queue), []).append(bidder)
+    return found
+
+
+def _fill_place(batch: Batch, place: Place, bidders: list[_Bidder], offers_max: int) -> int:
+    """Go through the ready steps of one queue in order. Returns how many offers were made."""
+    room = min(offers_max, sum(bidder.free for bidder in bidders))
+    lanes = [_lane(batch, place, action, room) for action in sorted({a for b in bidders for a in b.actions})]
+    made = 0
+    for _, action, job_id, ordinal in heapq.merge(*lanes):
+        able = [bidder for bidder in bidders if bidder.free > 0 and action in bidder.actions]
+        if able:
+            # The one with the most room: work spreads over agents as they have slots.
+            chosen = max(able, key=lambda bidder: bidder.free)
+            chosen.free -= 1
+            _offer(batch, chosen.session_id, job_id, ordinal)
+            made += 1
+        if made >= offers_max or not any(bidder.free > 0 for bidder in bidders):
+            break
+    return made
+
+
+def _lane(batch: Batch, place: Place, action: str, room: int) -> list[tuple[int, str, str, int]]:
+    """The oldest ready steps of one action, at most as many as there is room for.
+
+    They are held in a list, since offers are written while they are gone through.
+    """
+    prefix = keys.lane(*place, action)
+    found: list[tuple[int, str, str, int]] = []
+    for key in islice(batch.draft.keys(prefix), room):
+        order, job_id, ordinal = keys.parse_ready(key, prefix)
+        found.append((order, action, job_id, ordinal))
+    return found
+
+
+def _offer(batch: Batch, session_id: str, job_id: str, ordinal: int) -> None:
+    """Grant a step to a session: the token is the batch's."""
+    step = batch.step(job_id, ordinal)
+    assert step is not None
+    phase = states.phase(step.state)
+    advance.unready(batch, job_id, ordinal, step)
+    token = batch.moment.token
+    assert token > step.token, (job_id, ordinal, token, step.token)
+    # An undo may always be repeated with its key, so it starts at once.
+    start = StartMode.ON_OFFER if phase.undo else batch.spec(job_id, ordinal).start
+    assignment = rows.Assignment(phase.undo, start, batch.moment.led_ms)
+    batch.draft.put(keys.assignment(session_id, token, job_id, ordinal), assignment)
+    deadline = batch.led_in(batch.limits.accept_deadline_ms)
+    batch.move(job_id, ordinal, step, phase.offered, deadline, token=token, session_id=session_id)
+    batch.event(
+        job_id, phase.was_offered, ordinal=ordinal, attempt=step.attempts + 1, token=token, session_id=session_id
+    )

@@ -1,0 +1,211 @@
+"""What agents report of attempts, and what it comes to.
+
+A report counts only if it names the newest token of its step, from the session that holds it, while the attempt is
+open. Any other report changes nothing: a repeated one is answered as the first was, a late one is refused and kept as
+an observation, since compensation may need to know.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, assert_never
+
+from stepward.server.core import advance, attempts, compensation, keys, rows, states
+from stepward.server.core.attempts import End
+from stepward.server.core.batch import NO_TIMER
+from stepward.server.core.commands import (
+    Accepted,
+    AttemptsReported,
+    Declined,
+    Failed,
+    ProgressMade,
+    ReportResult,
+    Started,
+    Stopped,
+    Succeeded,
+    Unknown,
+)
+from stepward.server.core.rows import CancelReason, EventType, Failure, StartMode, StepState
+
+if TYPE_CHECKING:
+    from stepward.server.core.batch import Batch
+    from stepward.server.core.commands import AttemptEvent, AttemptReport, ReportAttempts
+    from stepward.server.core.rows import Assignment, Step
+
+RECORDED = "RECORDED"
+STALE_TOKEN = "STALE_TOKEN"  # noqa: S105 - a result's name, no secret
+CANCELLED = "CANCELLED"
+NOT_FOUND = "NOT_FOUND"
+TOO_LARGE = "TOO_LARGE"
+INTERNAL = "INTERNAL"
+
+
+def report_attempts(batch: Batch, command: ReportAttempts) -> AttemptsReported:
+    """Record a batch of reports, each on its own: one that breaks a rule of ours does not take the others with it."""
+    results: list[ReportResult] = []
+    for report in command.reports:
+        savepoint = batch.draft.savepoint()
+        try:
+            result, message = _report(batch, command.session_id, report)
+        except Exception as error:  # noqa: BLE001 - a rule of ours is wrong: it must not poison the other reports
+            batch.draft.rollback(savepoint)
+            batch.failures.append((report, error))
+            result, message = INTERNAL, "an internal error; the lease or a timeout decides"
+        if not isinstance(report.event, ProgressMade):
+            results.append(ReportResult(report.attempt, result, message))
+    return AttemptsReported(tuple(results))
+
+
+def _report(batch: Batch, session_id: str, report: AttemptReport) -> tuple[str, str]:
+    ref = report.attempt
+    job = batch.draft.read(keys.job(ref.job_id), rows.Job)
+    if job is None:
+        return NOT_FOUND, f"there is no job {ref.job_id}"
+    ordinal = _ordinal(batch, ref.job_id, ref.step_id)
+    step = None if ordinal is None else batch.step(ref.job_id, ordinal)
+    if ordinal is None or step is None:
+        return NOT_FOUND, f"job {ref.job_id} has not begun a step {ref.step_id!r}"
+    if any(attempt.token == ref.token and attempt.session_id == session_id for attempt in step.lingering):
+        return _late(batch, session_id, report, ordinal, step)
+    if step.token != ref.token or step.session_id != session_id:
+        return _stale(batch, report, ordinal, step)
+    if step.state not in states.HELD:
+        return RECORDED, "recorded before"
+    key = keys.assignment(session_id, ref.token, ref.job_id, ordinal)
+    assignment = batch.draft.require(key, rows.Assignment)
+    return _current(batch, ref.job_id, ordinal, step, assignment, report.event)
+
+
+def _ordinal(batch: Batch, job_id: str, step_id: str) -> int | None:
+    for ordinal, spec in enumerate(batch.body(job_id).steps):
+        if spec.id == step_id:
+            return ordinal
+    return None
+
+
+def _stale(batch: Batch, report: AttemptReport, ordinal: int, step: Step) -> tuple[str, str]:
+    """Refuse a report of an attempt that has been replaced, or that another session held.
+
+    An attempt of a session that has ended may be reported by the newer session of the same process: its token stands
+    among the lost ones, and what it says is kept.
+    """
+    for attempt in step.lingering:
+        if attempt.lost and attempt.token == report.attempt.token:
+            return _late(batch, attempt.session_id, report, ordinal, step)
+    return STALE_TOKEN, f"token {report.attempt.token} is not the newest of this step, which is {step.token}"
+
+
+def _late(batch: Batch, session_id: str, report: AttemptReport, ordinal: int, step: Step) -> tuple[str, str]:
+    """An attempt that had ended for us is heard of after all: refuse it, keep what it says, and stop waiting for it."""
+    ref, event = report.attempt, report.event
+    if isinstance(event, Accepted | Started | ProgressMade):
+        return STALE_TOKEN, "this attempt has ended; stop it"
+    kept = tuple(attempt for attempt in step.lingering if attempt.token != ref.token)
+    fence_led_ms = step.fence_at_led_ms if any(attempt.lost for attempt in kept) else 0
+    batch.draft.delete(keys.assignment(session_id, ref.token, ref.job_id, ordinal))
+    batch.keep(ref.job_id, ordinal, step, lingering=kept, fence_at_led_ms=fence_led_ms)
+    if isinstance(event, Declined | Stopped):
+        type_, detail = EventType.StepAttemptConfirmedStopped, ""
+    else:
+        type_, detail = EventType.StaleReportObserved, _describe(event)
+    batch.event(ref.job_id, type_, ordinal=ordinal, token=ref.token, session_id=session_id, detail=detail)
+    compensation.settle(batch, ref.job_id, ordinal)
+    return STALE_TOKEN, f"this attempt had ended; its report was kept as an observation ({detail or 'stopped'})"
+
+
+def _describe(event: AttemptEvent) -> str:
+    match event:
+        case Succeeded():
+            return "success"
+        case Failed(kind=kind, message=message) | Unknown(kind=kind, message=message):
+            return f"{type(event).__name__.lower()} {kind}: {message}"
+        case _:
+            return type(event).__name__.lower()
+
+
+def _current(  # noqa: PLR0913 - the facts of one attempt
+    batch: Batch, job_id: str, ordinal: int, step: Step, assignment: Assignment, event: AttemptEvent
+) -> tuple[str, str]:
+    """A report of the attempt that is open."""
+    match event:
+        case Accepted():
+            return _accepted(batch, job_id, ordinal, step, assignment)
+        case Started():
+            started(batch, job_id, ordinal, step)
+        case Succeeded(output=output):
+            return _succeeded(batch, job_id, ordinal, step, output)
+        case Failed(kind=kind, message=message, retryable=retryable, retry_after_ms=retry_after_ms):
+            failure = _failure(batch, job_id, ordinal, kind, message, retryable=retryable)
+            attempts.end(batch, job_id, ordinal, End.FAILED, failure, retry_after_ms=retry_after_ms)
+        case Unknown(kind=kind, message=message):
+            failure = _failure(batch, job_id, ordinal, kind, message, retryable=True)
+            attempts.end(batch, job_id, ordinal, End.UNKNOWN, failure)
+        case Declined():
+            attempts.never_started(batch, job_id, ordinal, cancelled=assignment.cancel is not CancelReason.NONE)
+        case Stopped(draining=draining):
+            attempts.stopped(batch, job_id, ordinal, draining=draining)
+        case ProgressMade(details=details):
+            batch.draft.put(keys.step_progress(job_id, ordinal), rows.StepProgress(details))
+            batch.touch(job_id)
+        case _:
+            assert_never(event)
+    return RECORDED, ""
+
+
+def _failure(batch: Batch, job_id: str, ordinal: int, kind: str, message: str, *, retryable: bool) -> Failure:  # noqa: PLR0913 - the facts of one failure
+    return Failure(kind, message, batch.spec(job_id, ordinal).id, retryable)
+
+
+def _accepted(batch: Batch, job_id: str, ordinal: int, step: Step, assignment: Assignment) -> tuple[str, str]:
+    """An agent asks whether it may start."""
+    if assignment.cancel is not CancelReason.NONE and step.state not in (StepState.RUNNING, StepState.UNDO_RUNNING):
+        attempts.never_started(batch, job_id, ordinal, cancelled=True)
+        return CANCELLED, "the job is ending without this step; do not start"
+    if assignment.start is StartMode.ON_ACCEPT:
+        started(batch, job_id, ordinal, step)
+    return RECORDED, ""
+
+
+def started(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
+    """An offer becomes a lease. Only now an attempt is used."""
+    phase = states.phase(step.state)
+    if step.state is not phase.offered:
+        return
+    number = step.attempts + 1
+    close_ms = attempts.policy(batch, job_id, ordinal, phase).start_to_close_ms
+    batch.move(job_id, ordinal, step, phase.running, batch.log_in(close_ms), attempts=number)
+    batch.event(
+        job_id,
+        phase.started,
+        ordinal=ordinal,
+        attempt=number,
+        token=step.token,
+        session_id=step.session_id,
+        due_in_ms=close_ms,
+    )
+
+
+def _succeeded(batch: Batch, job_id: str, ordinal: int, step: Step, output: rows.Payload) -> tuple[str, str]:
+    size, bound = len(output.data), batch.limits.payload_bytes_max
+    if size > bound:
+        text = f"the output has {size} bytes; at most {bound} can be kept: store it elsewhere and return a reference"
+        failure = _failure(batch, job_id, ordinal, "RESULT_TOO_LARGE", text, retryable=False)
+        attempts.end(batch, job_id, ordinal, End.FAILED, failure)
+        return TOO_LARGE, text
+    phase = states.phase(step.state)
+    number = step.attempts + (step.state is phase.offered)
+    batch.draft.delete(keys.assignment(step.session_id, step.token, job_id, ordinal))
+    if batch.draft.get(keys.step_progress(job_id, ordinal)) is not None:
+        batch.draft.delete(keys.step_progress(job_id, ordinal))
+    type_ = EventType.UndoSucceeded if phase.undo else EventType.StepSucceeded
+    batch.event(job_id, type_, ordinal=ordinal, attempt=number, token=step.token)
+    if phase.undo:
+        batch.move(job_id, ordinal, step, StepState.COMPENSATED, NO_TIMER, attempts=number, maybe_done=False)
+        compensation.undo_ended(batch, job_id, ordinal)
+        return RECORDED, ""
+    batch.draft.put(keys.output(job_id, ordinal), rows.Output(output))
+    # While its job is ending the timer marks the step as not yet settled; `settle` takes it away.
+    timer = NO_TIMER if advance.goes_forward(batch.progress(job_id)) else batch.led_in(0)
+    batch.move(job_id, ordinal, step, StepState.SUCCEEDED, timer, attempts=number, failure=None)
+    advance.step_succeeded(batch, job_id, ordinal)
+    compensation.settle(batch, job_id, ordinal)
+    return RECORDED, ""

@@ -1,0 +1,202 @@
+"""What is due: the rules of the supervisor.
+
+Level-triggered: a sweep looks at timer rows that are due, judges each from its step or session as it is now, and
+holds nothing in memory. What it judges has changed in the same batch, or is set again.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from stepward.server.core import advance, attempts, compensation, keys, leases, rows, sessions, states
+from stepward.server.core.attempts import End
+from stepward.server.core.batch import NO_TIMER
+from stepward.server.core.commands import Swept
+from stepward.server.core.rows import CancelReason, Clock, EventType, Failure, Lingering, StartMode, StepState
+
+if TYPE_CHECKING:
+    from stepward.server.core.batch import Batch
+    from stepward.server.core.commands import Sweep
+    from stepward.server.core.rows import Session, Step
+
+BEAT_INTERVAL_MS = 1_000
+# Overdue timers are counted up to here for the beat; more is as bad.
+_OVERDUE_COUNTED_MAX = 10_000
+
+
+def sweep(batch: Batch, command: Sweep) -> Swept:
+    """Judge what is due, at most so many subjects, and write the beat when it is a second old."""
+    handled = 0
+    for clock in (Clock.LED, Clock.LOG):
+        for key in _due(batch, clock, command.subjects_max - handled):
+            savepoint = batch.draft.savepoint()
+            try:
+                _judge(batch, key, command.subjects_max)
+            except Exception as error:  # noqa: BLE001 - a rule of ours is wrong: one subject must not stop the others
+                batch.draft.rollback(savepoint)
+                batch.failures.append((key, error))
+            handled += 1
+    overdue = sum(len(_due(batch, clock, _OVERDUE_COUNTED_MAX)) for clock in (Clock.LED, Clock.LOG))
+    _beat(batch, handled, overdue)
+    return Swept(handled, overdue, _next_due(batch, Clock.LED), _next_due(batch, Clock.LOG))
+
+
+def _now_ms(batch: Batch, clock: Clock) -> int:
+    return batch.moment.led_ms if clock is Clock.LED else batch.moment.log_ms
+
+
+def _due(batch: Batch, clock: Clock, count_max: int) -> list[bytes]:
+    """Timers that are due, the oldest first."""
+    now_ms = _now_ms(batch, clock)
+    found: list[bytes] = []
+    for key in islice(batch.draft.keys(keys.timers(clock)), max(0, count_max)):
+        if keys.parse_timer(key)[0] > now_ms:
+            break
+        found.append(key)
+    return found
+
+
+def _next_due(batch: Batch, clock: Clock) -> int | None:
+    first = next(iter(batch.draft.keys(keys.timers(clock))), None)
+    return None if first is None else keys.parse_timer(first)[0]
+
+
+def _beat(batch: Batch, handled: int, overdue: int) -> None:
+    """The supervisor's sign of life: once a second, which also moves the clocks while nothing else happens."""
+    moment = batch.moment
+    before = batch.draft.read(keys.BEAT, rows.Beat)
+    recent = before is not None and before.epoch == moment.epoch and moment.wall_ms - before.wall_ms < BEAT_INTERVAL_MS
+    if recent and before is not None and moment.log_ms - before.log_ms < BEAT_INTERVAL_MS:
+        return
+    beats = 0 if before is None else before.beats
+    remediations = 0 if before is None else before.remediations
+    beat = rows.Beat(
+        moment.epoch, beats + 1, moment.wall_ms, moment.led_ms, moment.log_ms, overdue, remediations + handled
+    )
+    batch.draft.put(keys.BEAT, beat)
+
+
+def _judge(batch: Batch, key: bytes, assignments_max: int) -> None:
+    """One timer that is due. It may be gone already, by what was judged before it in this batch."""
+    if batch.draft.get(key) is None:
+        return
+    _, kind, subject = keys.parse_timer(key)
+    if kind == keys.TIMER_SESSION:
+        _judge_session(batch, subject.decode(), assignments_max)
+        return
+    job_id, ordinal = keys.parse_subject(subject)
+    step = batch.step(job_id, ordinal)
+    assert step is not None
+    _judge_step(batch, job_id, ordinal, step)
+    assert batch.draft.get(key) is None, ("a due timer must be moved", job_id, ordinal, step)
+
+
+def _judge_step(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
+    match step.state:
+        case StepState.READY | StepState.UNDO_READY:
+            _queue_timed_out(batch, job_id, ordinal, step)
+        case StepState.OFFERED | StepState.UNDO_OFFERED:
+            _offer_unanswered(batch, job_id, ordinal, step)
+        case StepState.RUNNING | StepState.UNDO_RUNNING:
+            close_ms = attempts.policy(batch, job_id, ordinal, states.phase(step.state)).start_to_close_ms
+            text = f"no outcome within {close_ms} ms of its start"
+            failure = Failure("START_TO_CLOSE_TIMEOUT", text, batch.spec(job_id, ordinal).id)
+            attempts.end(batch, job_id, ordinal, End.TIMED_OUT, failure)
+        case StepState.RETRY_WAIT | StepState.UNDO_RETRY_WAIT:
+            attempts.try_again(batch, job_id, ordinal, step)
+        case _:
+            compensation.settle(batch, job_id, ordinal)
+
+
+def _queue_timed_out(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
+    """Nobody took a ready step in time. That is not an attempt, and is never retried."""
+    phase = states.phase(step.state)
+    spec = batch.spec(job_id, ordinal)
+    advance.unready(batch, job_id, ordinal, step)
+    queue, action = (spec.undo.queue, spec.undo.action) if phase.undo and spec.undo else (spec.queue, spec.action)
+    queue_ms = attempts.policy(batch, job_id, ordinal, phase).queue_ms
+    text = f"no agent on queue {queue!r} took action {action!r} within {queue_ms} ms"
+    failure = Failure("QUEUE_TIMEOUT", text, spec.id, retryable=False)
+    if phase.undo:
+        compensation.undo_failed(batch, job_id, ordinal, step, failure)
+        return
+    failed = batch.move(job_id, ordinal, step, StepState.FAILED, NO_TIMER, failure=failure)
+    batch.event(job_id, EventType.StepFailed, ordinal=ordinal, detail=f"{failure.kind}: {text}")
+    compensation.step_failed(batch, job_id, ordinal, failed)
+
+
+def _offer_unanswered(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
+    """An offer without word for a TTL, although its session lives.
+
+    One that starts on accept has surely not started: it goes back, and the next offer has a new token. One that
+    starts at once may have happened: it is sent again with the same token, and in the end withdrawn; then only the
+    agent's word or the end of its session decides.
+    """
+    key = keys.assignment(step.session_id, step.token, job_id, ordinal)
+    assignment = batch.draft.require(key, rows.Assignment)
+    phase = states.phase(step.state)
+    if assignment.start is StartMode.ON_ACCEPT:
+        attempts.never_started(batch, job_id, ordinal, cancelled=True)
+        return
+    type_ = phase.offer_resent
+    if assignment.cancel is not CancelReason.NONE:
+        after = replace(assignment, resends=assignment.resends + 1)
+    elif assignment.resends < batch.limits.resends_max:
+        after = replace(assignment, resends=assignment.resends + 1)
+    else:
+        after, type_ = replace(assignment, cancel=CancelReason.STALE), phase.offer_withdrawn
+    batch.draft.put(key, after)
+    batch.move(job_id, ordinal, step, step.state, batch.led_in(batch.limits.accept_deadline_ms))
+    batch.event(job_id, type_, ordinal=ordinal, token=step.token, session_id=step.session_id)
+
+
+def _judge_session(batch: Batch, session_id: str, assignments_max: int) -> None:
+    """A session's timer is due: it has been renewed since, or its lease is over."""
+    session = batch.draft.require(keys.session(session_id), rows.Session)
+    end_led_ms = leases.session_end_led_ms(
+        renewed_led_ms=session.renewed_led_ms, ttl_ms=session.ttl_ms, kill_grace_ms=batch.limits.kill_grace_ms
+    )
+    if end_led_ms > batch.moment.led_ms and not session.ending:
+        batch.draft.put(keys.session(session_id), sessions.arm(batch, session_id, session))
+        return
+    _end_session(batch, session_id, session, assignments_max)
+
+
+def _end_session(batch: Batch, session_id: str, session: Session, assignments_max: int) -> None:
+    """Take from a session what it holds, at most so much in one batch; the rest follows with the next sweep."""
+    held = list(islice(batch.draft.keys(keys.assignments(session_id)), assignments_max))
+    for key in held:
+        _, token, job_id, ordinal = keys.parse_assignment(key)
+        _lose(batch, key, session_id, token, job_id, ordinal)
+    if next(iter(batch.draft.keys(keys.assignments(session_id))), None) is None:
+        sessions.remove(batch, session_id, session)
+    else:
+        batch.draft.put(keys.session(session_id), replace(session, ending=True, connected=False))
+
+
+def _lose(batch: Batch, key: bytes, session_id: str, token: int, job_id: str, ordinal: int) -> None:  # noqa: PLR0913 - the parts of one key
+    """One assignment of a session whose lease is over."""
+    step = batch.step(job_id, ordinal)
+    assignment = batch.draft.require(key, rows.Assignment)
+    assert step is not None
+    if step.token == token and step.session_id == session_id and step.state in states.HELD:
+        if assignment.start is StartMode.ON_ACCEPT and step.state is StepState.OFFERED:
+            attempts.never_started(batch, job_id, ordinal, cancelled=True)
+            return
+        failure = Failure("LEASE_LOST", f"session {session_id} was not heard from", batch.spec(job_id, ordinal).id)
+        attempts.end(batch, job_id, ordinal, End.LOST, failure)
+        return
+    batch.draft.delete(key)
+    fence_led_ms = leases.fence_led_ms(
+        led_ms=batch.moment.led_ms, ttl_ms=batch.limits.session_ttl_ms, kill_grace_ms=batch.limits.kill_grace_ms
+    )
+    kept = tuple(replace(a, lost=True) if _is(a, session_id, token) else a for a in step.lingering)
+    batch.keep(job_id, ordinal, step, lingering=kept, fence_at_led_ms=max(step.fence_at_led_ms, fence_led_ms))
+    compensation.settle(batch, job_id, ordinal)
+
+
+def _is(attempt: Lingering, session_id: str, token: int) -> bool:
+    return attempt.session_id == session_id and attempt.token == token

@@ -1,0 +1,270 @@
+"""What readers see: jobs, offers, agents and histories put together from rows. Pure, and the same on every node.
+
+Payloads are stored once and referred to, so an offer's input is built here each time it is needed, from the job's
+input and the outputs of earlier steps.
+"""
+
+from __future__ import annotations
+
+import heapq
+from itertools import islice
+from typing import TYPE_CHECKING, TypeVar
+
+from msgspec import Struct
+
+from stepward.server.core import keys, leases, rows
+from stepward.server.core.commands import AttemptRef
+from stepward.server.core.inputs import job_output, step_input, undo_input
+from stepward.server.core.rows import Assignment, CancelReason, Clock, JobState, Payload, StepState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from stepward.server.core.inputs import Rows
+    from stepward.server.core.limits import Limits
+    from stepward.server.core.reader import Reader
+    from stepward.server.core.rows import Failure, Head, History, Job, Progress, Session, Step, StepSpec
+
+R = TypeVar("R", bound=rows.Row)
+
+# What a step's timer is for, in the words of the public contract.
+_DUE_FOR = {
+    StepState.READY: "queue timeout",
+    StepState.OFFERED: "accept deadline",
+    StepState.RUNNING: "start-to-close timeout",
+    StepState.RETRY_WAIT: "retry",
+    StepState.UNDO_READY: "queue timeout",
+    StepState.UNDO_OFFERED: "accept deadline",
+    StepState.UNDO_RUNNING: "start-to-close timeout",
+    StepState.UNDO_RETRY_WAIT: "retry",
+}
+# Jobs that one page of a filtered list looks at, at most; the page token goes on behind them.
+SCANNED_MAX = 10_000
+
+
+class StepView(Struct, frozen=True):
+    """One step of one job. `step` is None while it waits for the steps that it needs."""
+
+    spec: StepSpec
+    step: Step | None
+    attempts_max: int
+    output: Payload | None = None
+    progress: Payload | None = None
+    due_for: str = ""
+    lease_ends_led_ms: int = 0
+
+
+class JobView(Struct, frozen=True):
+    """One job. `steps` is empty when they were not asked for."""
+
+    job_id: str
+    job: Job
+    progress: Progress
+    output: Payload | None
+    failure: Failure | None
+    remaining: tuple[str, ...] = ()
+    steps: tuple[StepView, ...] = ()
+
+
+class OfferView(Struct, frozen=True):
+    """Everything that an agent is told about an assignment. `cancel` NONE: it is an offer, else a cancel."""
+
+    attempt: AttemptRef
+    action: str
+    input: Payload
+    attempt_number: int
+    idempotency_key: str
+    start: rows.StartMode
+    start_to_close_ms: int
+    idempotent: bool
+    undo: bool
+    definition_name: str
+    last_progress: Payload | None
+    cancel: CancelReason
+
+
+class AgentView(Struct, frozen=True):
+    """One open session and what it holds."""
+
+    session_id: str
+    session: Session
+    held: tuple[AttemptRef, ...]
+    lease_ends_led_ms: int
+
+
+def _read(reader: Rows, key: bytes, type_: type[R]) -> R | None:
+    row = reader.get(key)
+    assert row is None or isinstance(row, type_), (key, row)
+    return row
+
+
+def _require(reader: Rows, key: bytes, type_: type[R]) -> R:
+    row = _read(reader, key, type_)
+    assert row is not None, key
+    return row
+
+
+def job_view(reader: Rows, job_id: str, limits: Limits, *, with_steps: bool) -> JobView | None:
+    """One job as the rows have it, or None if there is no such job."""
+    job = _read(reader, keys.job(job_id), rows.Job)
+    if job is None:
+        return None
+    progress = _require(reader, keys.progress(job_id), rows.Progress)
+    body = _require(reader, keys.definition_body(job.definition_hash), rows.DefinitionBody)
+    output, failure = None, progress.failure
+    if progress.state is JobState.COMPLETED:
+        output, failure = job_output(reader, job_id, job, body)
+    steps = [_read(reader, keys.step(job_id, ordinal), rows.Step) for ordinal in range(len(body.steps))]
+    remaining: tuple[str, ...] = ()
+    if progress.state in (JobState.FAILED, JobState.ESCALATED):
+        remaining = tuple(spec.id for spec, step in zip(body.steps, steps, strict=True) if step and _remains(step))
+    views: tuple[StepView, ...] = ()
+    if with_steps:
+        pairs = enumerate(zip(body.steps, steps, strict=True))
+        views = tuple(_step_view(reader, job_id, n, spec, step, limits) for n, (spec, step) in pairs)
+    return JobView(job_id, job, progress, output, failure, remaining, views)
+
+
+def _remains(step: Step) -> bool:
+    return step.state is not StepState.COMPENSATED and (step.state is StepState.SUCCEEDED or step.maybe_done)
+
+
+def _step_view(  # noqa: PLR0913 - the parts of one step
+    reader: Rows, job_id: str, ordinal: int, spec: StepSpec, step: Step | None, limits: Limits
+) -> StepView:
+    if step is None:
+        return StepView(spec, None, spec.retry.attempts_max)
+    undoing = step.state >= StepState.UNDO_READY
+    retry = spec.undo.retry if undoing and spec.undo is not None else spec.retry
+    output = _read(reader, keys.output(job_id, ordinal), rows.Output)
+    progress = _read(reader, keys.step_progress(job_id, ordinal), rows.StepProgress)
+    due_for = "" if step.timer_clock is Clock.NONE else _DUE_FOR.get(step.state, "fence")
+    if step.timer_clock is Clock.LED and step.state in (StepState.RETRY_WAIT, StepState.UNDO_RETRY_WAIT):
+        due_for = "fence"
+    ends_led_ms = 0
+    if step.state in (StepState.OFFERED, StepState.RUNNING, StepState.UNDO_OFFERED, StepState.UNDO_RUNNING):
+        session = _read(reader, keys.session(step.session_id), rows.Session)
+        ends_led_ms = 0 if session is None else lease_ends_led_ms(session, limits)
+    return StepView(
+        spec,
+        step,
+        retry.attempts_max,
+        None if output is None else output.payload,
+        None if progress is None else progress.payload,
+        due_for,
+        ends_led_ms,
+    )
+
+
+def lease_ends_led_ms(session: Session, limits: Limits) -> int:
+    """When a session would be given up if nothing were heard from it again (led time)."""
+    return leases.session_end_led_ms(
+        renewed_led_ms=session.renewed_led_ms, ttl_ms=session.ttl_ms, kill_grace_ms=limits.kill_grace_ms
+    )
+
+
+def wall_ms(head: Head, clock: Clock, at_ms: int) -> int:
+    """An instant of led or log time as wall time, as it looks from the newest batch."""
+    now_ms = head.led_ms if clock is Clock.LED else head.log_ms
+    return head.wall_ms + at_ms - now_ms
+
+
+def list_jobs(  # noqa: PLR0913 - the filters of one list
+    reader: Reader,
+    *,
+    namespace: str,
+    states: Sequence[JobState],
+    definition_name: str,
+    before_job_id: str,
+    count_max: int,
+    limits: Limits,
+) -> tuple[list[JobView], str]:
+    """A page of jobs, the newest first, without steps, and the job id to go on before ("" on the last page).
+
+    Walks the index of each state from its right edge; never looks at a job that no filter can match.
+    """
+    walked = heapq.merge(
+        *(_job_ids(reader, namespace, state, before_job_id) for state in states or tuple(JobState)), reverse=True
+    )
+    found: list[JobView] = []
+    last = ""
+    for scanned, job_id in enumerate(walked):
+        if len(found) == count_max or scanned == SCANNED_MAX:
+            return found, last
+        last = job_id
+        view = job_view(reader, job_id, limits, with_steps=False)
+        assert view is not None, job_id
+        if not definition_name or view.job.definition_name == definition_name:
+            found.append(view)
+    return found, ""
+
+
+def _job_ids(reader: Reader, namespace: str, state: JobState, before_job_id: str) -> Iterator[str]:
+    prefix = keys.job_index(namespace, state)
+    before = prefix + before_job_id.encode() if before_job_id else b""
+    for key in reader.scan(prefix, before=before, reverse=True):
+        yield key[len(prefix) :].decode()
+
+
+def history(reader: Reader, job_id: str, *, after_sequence: int, count_max: int) -> list[tuple[int, History]]:
+    """What happened to a job behind a batch, one entry a batch, the oldest first, with their sequences."""
+    prefix = keys.histories(job_id)
+    after = keys.history(job_id, after_sequence) if after_sequence else b""
+    found = islice(reader.scan(prefix, after=after), count_max)
+    return [(int.from_bytes(key[len(prefix) :], "big"), _require(reader, key, rows.History)) for key in found]
+
+
+def offer_view(reader: Rows, key: bytes, assignment: Assignment) -> OfferView | None:
+    """What to tell an agent about an assignment row. None when a newer attempt has made an offer of it pointless."""
+    _, token, job_id, ordinal = keys.parse_assignment(key)
+    job = _require(reader, keys.job(job_id), rows.Job)
+    body = _require(reader, keys.definition_body(job.definition_hash), rows.DefinitionBody)
+    step = _require(reader, keys.step(job_id, ordinal), rows.Step)
+    spec = body.steps[ordinal]
+    cancelled = assignment.cancel is not CancelReason.NONE
+    if not cancelled and step.token != token:
+        return None
+    policy = spec.undo if assignment.undo and spec.undo is not None else spec
+    payload = Payload()
+    if not cancelled:
+        build = undo_input if assignment.undo else step_input
+        payload = build(reader, job_id, job, body, ordinal)
+    progress = _read(reader, keys.step_progress(job_id, ordinal), rows.StepProgress)
+    offered = step.state in (StepState.OFFERED, StepState.UNDO_OFFERED)
+    return OfferView(
+        attempt=AttemptRef(job_id, spec.id, token),
+        action=policy.action,
+        input=payload,
+        attempt_number=step.attempts + offered,
+        idempotency_key=f"{job_id}/{spec.id}/{step.generation}" + ("/undo" if assignment.undo else ""),
+        start=assignment.start,
+        start_to_close_ms=policy.start_to_close_ms,
+        idempotent=assignment.undo or spec.effect is rows.Effect.IDEMPOTENT,
+        undo=assignment.undo,
+        definition_name=job.definition_name,
+        last_progress=None if progress is None else progress.payload,
+        cancel=assignment.cancel,
+    )
+
+
+def agents(reader: Reader, *, namespace: str, after_session_id: str, count_max: int, limits: Limits) -> list[AgentView]:
+    """Open sessions of a namespace behind a session id, by session id."""
+    found: list[AgentView] = []
+    after = keys.session(after_session_id) if after_session_id else b""
+    for key in reader.scan(keys.SESSION, after=after):
+        if len(found) == count_max:
+            break
+        session = _require(reader, key, rows.Session)
+        if session.namespace == namespace:
+            session_id = key[1:].decode()
+            held = tuple(_held(reader, held_key) for held_key in list(reader.scan(keys.assignments(session_id))))
+            found.append(AgentView(session_id, session, held, lease_ends_led_ms(session, limits)))
+    return found
+
+
+def _held(reader: Rows, key: bytes) -> AttemptRef:
+    _, token, job_id, ordinal = keys.parse_assignment(key)
+    job = _require(reader, keys.job(job_id), rows.Job)
+    body = _require(reader, keys.definition_body(job.definition_hash), rows.DefinitionBody)
+    return AttemptRef(job_id, body.steps[ordinal].id, token)
+
