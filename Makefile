@@ -5,6 +5,7 @@
 #   make demo       run a cluster, an agent and a job on this machine
 #   make test       the tests that need neither root nor patience
 #   make check      everything that CI checks
+#   make env        the environment to work in, in .venv
 #   make format     format, and fix what can be fixed by rule
 #   make protos     regenerate the Python code of the contract; then `make baseline` when the change is meant
 #   make bench      measure; BENCH="--help" shows how

@@ -6,7 +6,7 @@ Files that are not committed yet count too: a guard that speaks only after the c
 import ast
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path, PurePosixPath
 
@@ -37,8 +37,8 @@ class Source:
 
     path: str
     """From the root of the repository."""
-    text: str
-    tree: ast.Module
+    text: str = field(repr=False)
+    tree: ast.Module = field(repr=False)
 
     @property
     def generated(self) -> bool:

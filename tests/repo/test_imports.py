@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tests.repo.sources import Import, Source, below, sources
+from tests.repo.sources import PORTIONS, Import, Source, below, sources
 
 SERVER = "server/stepward/server"
 
@@ -140,6 +140,20 @@ def test_portions_speak_through_the_contract(folder: str, never: tuple[str, ...]
 def test_client_imports_agents_only_when_it_runs_them() -> None:
     """`stepward agent run` needs them; importing the client must not."""
     wrong = [(source, item) for source, item in imports("client") if item.within("stepward.agents") and not item.lazy]
+
+    assert breaches(wrong) == []
+
+
+def test_agents_import_the_client_only_when_they_use_it() -> None:
+    """An agent's process starts without the command line and all that it brings."""
+    wrong = [(source, item) for source, item in imports("agents") if item.within("stepward.client") and not item.lazy]
+
+    assert breaches(wrong) == []
+
+
+def test_package_imports_no_tests() -> None:
+    """Neither the tests nor the load test are installed."""
+    wrong = [(source, item) for source, item in imports(*PORTIONS) if item.within("tests", "loadtest")]
 
     assert breaches(wrong) == []
 

@@ -1,9 +1,11 @@
 """The pages speak of commands, files and pages that exist."""
 
+import importlib
 import re
 import shlex
 from pathlib import PurePosixPath
 
+import click
 import pytest
 
 from tests.repo.sources import ROOT, files, texts
@@ -45,6 +47,28 @@ def test_make_targets_exist(page: str) -> None:
     wanted = {target for words in make_lines(page) for target in words[1:] if not target.startswith("-")}
 
     assert wanted <= targets
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_stepward_commands_exist(page: str) -> None:
+    """Every word up to the first argument names a command."""
+    if "client/stepward/client/cli.py" not in files() and "client/stepward/client/cli/__init__.py" not in files():
+        # The command line has not been written yet.
+        return
+    main: click.Command = importlib.import_module("stepward.client.cli").main
+    lines = [shlex.split(line, comments=True) for line in commands(page) if line.startswith("stepward ")]
+
+    unknown = [" ".join(words) for words in lines if not is_command(main, words[1:])]
+
+    assert unknown == []
+
+
+def is_command(command: click.Command, words: list[str]) -> bool:
+    """Whether the words lead from a group to a command of it, whatever follows then."""
+    if not isinstance(command, click.Group):
+        return True
+    inner = command.get_command(click.Context(command), words[0]) if words else None
+    return not words or words[0].startswith("-") or (inner is not None and is_command(inner, words[1:]))
 
 
 @pytest.mark.parametrize("page", PAGES)
