@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from stepward.server.core import keys, rows, states, views
+from stepward.server.core import inputs, keys, rows, states
 from stepward.server.core.batch import NO_TIMER
 from stepward.server.core.mapping import MappingError
 from stepward.server.core.rows import EventType, Failure, JobState, StepState
@@ -46,7 +46,7 @@ def _input_failure(batch: Batch, job_id: str, ordinal: int) -> Failure | None:
     if not spec.input:
         return None
     try:
-        data = views.step_input(batch.draft, job_id, batch.job(job_id), batch.body(job_id), ordinal).data
+        data = inputs.step_input(batch.draft, job_id, batch.job(job_id), batch.body(job_id), ordinal).data
     except MappingError as error:
         return Failure("INPUT_MAPPING", str(error), spec.id, retryable=False)
     if len(data) > batch.limits.payload_bytes_max:

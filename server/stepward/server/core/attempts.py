@@ -36,7 +36,9 @@ def policy(batch: Batch, job_id: str, ordinal: int, phase: Phase) -> StepSpec | 
     return spec.undo
 
 
-def end(batch: Batch, job_id: str, ordinal: int, how: End, failure: Failure, *, retry_after_ms: int | None = None) -> None:  # noqa: PLR0913 - the facts of one end
+def end(
+    batch: Batch, job_id: str, ordinal: int, how: End, failure: Failure, *, retry_after_ms: int | None = None
+) -> None:
     """End the open attempt of a step and decide what follows."""
     step = batch.step(job_id, ordinal)
     assert step is not None
@@ -52,7 +54,7 @@ def end(batch: Batch, job_id: str, ordinal: int, how: End, failure: Failure, *, 
     _give_up(batch, job_id, ordinal, step, how, failure)
 
 
-def _close(batch: Batch, job_id: str, ordinal: int, step: Step, how: End, failure: Failure) -> Step:  # noqa: PLR0913 - the facts of one end
+def _close(batch: Batch, job_id: str, ordinal: int, step: Step, how: End, failure: Failure) -> Step:
     """Count the attempt, take or keep its assignment, and remember whether it may have happened.
 
     Work that nobody confirmed stopped keeps its slot until the agent answers the cancel or its session ends.
@@ -64,7 +66,9 @@ def _close(batch: Batch, job_id: str, ordinal: int, step: Step, how: End, failur
     key = keys.assignment(step.session_id, step.token, job_id, ordinal)
     if how is End.TIMED_OUT:
         assignment = batch.draft.require(key, rows.Assignment)
-        batch.draft.put(key, rows.Assignment(assignment.undo, assignment.start, assignment.offered_led_ms, CancelReason.TIMEOUT))
+        batch.draft.put(
+            key, rows.Assignment(assignment.undo, assignment.start, assignment.offered_led_ms, CancelReason.TIMEOUT)
+        )
         lingering = _linger(batch, step, Lingering(step.session_id, step.token))
     else:
         batch.draft.delete(key)
@@ -82,7 +86,9 @@ def _close(batch: Batch, job_id: str, ordinal: int, step: Step, how: End, failur
         End.UNKNOWN: phase.attempt_unknown,
     }[how]
     detail = f"{failure.kind}: {failure.message}" if failure.message else failure.kind
-    batch.event(job_id, type_, ordinal=ordinal, attempt=number, token=step.token, session_id=step.session_id, detail=detail)
+    batch.event(
+        job_id, type_, ordinal=ordinal, attempt=number, token=step.token, session_id=step.session_id, detail=detail
+    )
     return batch.keep(
         job_id,
         ordinal,
@@ -105,7 +111,7 @@ def _linger(batch: Batch, step: Step, attempt: Lingering) -> tuple[Lingering, ..
     return (*kept, attempt)
 
 
-def _may_retry(batch: Batch, job_id: str, ordinal: int, step: Step, how: End, failure: Failure) -> bool:  # noqa: PLR0913 - the facts of one end
+def _may_retry(batch: Batch, job_id: str, ordinal: int, step: Step, how: End, failure: Failure) -> bool:
     phase = states.phase(step.state)
     spec = batch.spec(job_id, ordinal)
     retry = policy(batch, job_id, ordinal, phase).retry
@@ -128,13 +134,18 @@ def _wait_for_retry(batch: Batch, job_id: str, ordinal: int, step: Step, retry_a
     batch.event(job_id, phase.retry_scheduled, ordinal=ordinal, attempt=step.attempts + 1, due_in_ms=wait_ms)
 
 
-def _give_up(batch: Batch, job_id: str, ordinal: int, step: Step, how: End, failure: Failure) -> None:  # noqa: PLR0913 - the facts of one end
+def _give_up(batch: Batch, job_id: str, ordinal: int, step: Step, how: End, failure: Failure) -> None:
     """No further attempt: undo the job, or ask a person."""
     spec = batch.spec(job_id, ordinal)
     poison = how is End.LOST and step.lease_losses >= batch.limits.lease_losses_max
     if poison:
         losses = step.lease_losses
-        failure = Failure("POISON", f"{losses} sessions were lost while they held this step; it is set aside", spec.id, retryable=False)
+        failure = Failure(
+            "POISON",
+            f"{losses} sessions were lost while they held this step; it is set aside",
+            spec.id,
+            retryable=False,
+        )
     if states.phase(step.state).undo:
         compensation.undo_failed(batch, job_id, ordinal, step, failure)
     elif poison:
@@ -198,7 +209,9 @@ def stopped(batch: Batch, job_id: str, ordinal: int, *, draining: bool) -> None:
         end(batch, job_id, ordinal, End.UNKNOWN, failure)
         return
     batch.draft.delete(keys.assignment(step.session_id, step.token, job_id, ordinal))
-    batch.event(job_id, phase.attempt_stopped, ordinal=ordinal, token=step.token, session_id=step.session_id, detail=kind)
+    batch.event(
+        job_id, phase.attempt_stopped, ordinal=ordinal, token=step.token, session_id=step.session_id, detail=kind
+    )
     used = step.attempts - (step.state is phase.running)
     step = batch.keep(job_id, ordinal, step, attempts=used, maybe_done=True, failure=failure)
     advance.make_ready(batch, job_id, ordinal, step, phase)

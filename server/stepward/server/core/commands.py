@@ -16,7 +16,7 @@ class Command(Struct, frozen=True):
     """Base of all commands."""
 
 
-class SubmitJob(Command):
+class SubmitJob(Command, frozen=True):
     """Store a job and start it. `job_id` was drawn by the gateway; a known key answers with the first job instead."""
 
     job_id: str
@@ -30,14 +30,14 @@ class SubmitJob(Command):
     fingerprint: bytes
 
 
-class CancelJob(Command):
+class CancelJob(Command, frozen=True):
     """Undo what a job did, or may have done."""
 
     job_id: str
     reason: str
 
 
-class ApplyDefinition(Command):
+class ApplyDefinition(Command, frozen=True):
     """Store a checked definition as a new version, unless the newest one has the same hash."""
 
     namespace: str
@@ -53,7 +53,7 @@ class AttemptRef(Struct, frozen=True):
     token: int
 
 
-class OpenSession(Command):
+class OpenSession(Command, frozen=True):
     """Open a session or bind a newer stream of it to a node."""
 
     session_id: str
@@ -66,7 +66,7 @@ class OpenSession(Command):
     node_id: str
 
 
-class RenewSession(Command):
+class RenewSession(Command, frozen=True):
     """A heartbeat. `held` is None when the agent sent only its digest."""
 
     session_id: str
@@ -75,14 +75,14 @@ class RenewSession(Command):
     held: tuple[AttemptRef, ...] | None = None
 
 
-class CloseStream(Command):
+class CloseStream(Command, frozen=True):
     """The stream of this generation is gone; offer nothing more until there is a newer one."""
 
     session_id: str
     generation: int
 
 
-class DrainSession(Command):
+class DrainSession(Command, frozen=True):
     """Offer nothing more to this session."""
 
     session_id: str
@@ -147,7 +147,7 @@ class AttemptReport(Struct, frozen=True):
     event: AttemptEvent
 
 
-class ReportAttempts(Command):
+class ReportAttempts(Command, frozen=True):
     """What became of attempts, many at a time."""
 
     session_id: str
@@ -155,14 +155,22 @@ class ReportAttempts(Command):
     reports: tuple[AttemptReport, ...]
 
 
-class Sweep(Command):
+class Sweep(Command, frozen=True):
     """Judge what is due, at most `subjects_max` of it, and write the beat."""
 
     subjects_max: int
 
 
 AnyCommand = (
-    SubmitJob | CancelJob | ApplyDefinition | OpenSession | RenewSession | CloseStream | DrainSession | ReportAttempts | Sweep
+    SubmitJob
+    | CancelJob
+    | ApplyDefinition
+    | OpenSession
+    | RenewSession
+    | CloseStream
+    | DrainSession
+    | ReportAttempts
+    | Sweep
 )
 
 

@@ -69,9 +69,7 @@ class Decision(NamedTuple):
     failures: list[tuple[object, BaseException]]
 
 
-def decide(
-    reader: Reader, commands: Sequence[AnyCommand], moment: Moment, limits: Limits, rng: Random
-) -> Decision:
+def decide(reader: Reader, commands: Sequence[AnyCommand], moment: Moment, limits: Limits, rng: Random) -> Decision:
     """Decide a batch: each command under a savepoint of its own, in order, then the offers that they made possible.
 
     An offer goes into the batch of the outcome that made it possible, which saves a batch a step.
@@ -93,13 +91,11 @@ def decide(
     _offer(batch)
     for job_id in draft.touched():
         batch.touch(job_id)
-    draft.write_history(
-        sequence=moment.sequence, wall_ms=moment.wall_ms, led_ms=moment.led_ms, log_ms=moment.log_ms
-    )
+    draft.write_history(sequence=moment.sequence, wall_ms=moment.wall_ms, led_ms=moment.led_ms, log_ms=moment.log_ms)
     return Decision(draft.changes(), answers, batch.failures)
 
 
-def _decide_one(batch: Batch, command: AnyCommand) -> Answer:  # noqa: PLR0911 - one for each command
+def _decide_one(batch: Batch, command: AnyCommand) -> Answer:
     match command:
         case SubmitJob():
             return submission.submit_job(batch, command)

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from stepward.server.core import definition, keys, mapping, rows
-from stepward.server.core.rows import Failure, Payload, StepState
+from stepward.server.core import definition, json_text, keys, mapping, rows
+from stepward.server.core.mapping import MappingError
+from stepward.server.core.rows import Failure, Payload
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stepward.server.core.mapping import Source
     from stepward.server.core.rows import DefinitionBody, Job
+
+_NULL = Payload(b"null")
 
 
 class Rows(Protocol):
@@ -17,6 +23,54 @@ class Rows(Protocol):
     def get(self, key: bytes) -> rows.Row | None:
         """The row under `key`, decoded."""
         ...
+
+
+def step_input(reader: Rows, job_id: str, job: Job, body: DefinitionBody, ordinal: int) -> Payload:
+    """The input of a step's action.
+
+    Raises:
+        MappingError: A reference leads nowhere.
+    """
+    template = body.steps[ordinal].input
+    if not template:
+        return job.input
+    return mapping.render(mapping.compile_template(template), _lookup(reader, job_id, job, body))
+
+
+def undo_input(reader: Rows, job_id: str, job: Job, body: DefinitionBody, ordinal: int) -> Payload:
+    """The input of a step's undo: what the step got, what it gave (or null), and whether that is known."""
+    given = step_input(reader, job_id, job, body, ordinal)
+    output = _output(reader, job_id, ordinal)
+    outcome = b'"unknown"' if output is None else b'"succeeded"'
+    parts = (b'{"input":', _as_json(given), b',"output":', _as_json(output or _NULL), b',"outcome":', outcome, b"}")
+    return Payload(b"".join(parts))
+
+
+def _as_json(payload: Payload) -> bytes:
+    """A payload as a member of a JSON object. One that is not JSON cannot be one; its place says so."""
+    if payload.encoding not in json_text.ENCODINGS:
+        return json_text.encode_string(f"{len(payload.data)} bytes of {payload.encoding}")
+    return payload.data or b"null"
+
+
+def job_output(reader: Rows, job_id: str, job: Job, body: DefinitionBody) -> tuple[Payload | None, Failure | None]:
+    """What a completed job gives, or why that cannot be put together."""
+    try:
+        return definition.render_output(body, _lookup(reader, job_id, job, body)), None
+    except MappingError as error:
+        return None, Failure("OUTPUT_MAPPING", str(error), retryable=False)
+
+
+def _lookup(reader: Rows, job_id: str, job: Job, body: DefinitionBody) -> Callable[[Source], Payload]:
+    def find(source: Source) -> Payload:
+        if not source.step_id:
+            return job.input
+        for ordinal, spec in enumerate(body.steps):
+            if spec.id == source.step_id:
+                return _output(reader, job_id, ordinal) or _NULL
+        return _NULL
+
+    return find
 
 
 def _output(reader: Rows, job_id: str, ordinal: int) -> Payload | None:

@@ -1,4 +1,4 @@
-"""JSON as text: checked, and taken apart one level at a time, so that what is not looked at stays as its author wrote it.
+"""JSON as text: checked, and taken apart one level at a time, so that what nobody looks at stays as it was written.
 
 Decoding and encoding again would turn 1.10 into 1.1, 1e400 into infinity and 9007199254740993 into its neighbour in
 every reader that knows doubles only. Of a key that occurs twice the last value counts, as nearly every reader has it.
@@ -21,7 +21,9 @@ ENCODINGS: Final = frozenset({"", "json/utf-8"})
 
 _STRING: Final = rb'"[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+"'
 _SCALAR: Final = rb"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?|true|false|null"
-_TOKEN: Final = re.compile(rb"[ \t\n\r]*+(?:(" + _STRING + rb")|(" + _SCALAR + rb")|([\[\]{},:])|(\Z))")
+_TOKEN: Final = re.compile(
+    rb"[ \t\n\r]*+(?:(?P<string>" + _STRING + rb")|(?P<scalar>" + _SCALAR + rb")|(?P<mark>[\[\]{},:])|\Z)"
+)
 _STRINGS: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 
@@ -110,11 +112,16 @@ def _symbols(text: bytes) -> Iterator[tuple[int, str]]:
         if token is None:
             yield len(text) - len(text[at:].lstrip(b" \t\n\r")), "?"
             return
-        assert token.lastindex is not None
-        start = token.start(token.lastindex)
-        yield start, ('"', "0", token[3].decode() if token.lastindex == 3 else "", "")[token.lastindex - 1]
-        if token.lastindex == 4:
-            return
+        match token.lastgroup:
+            case "string":
+                yield token.start("string"), '"'
+            case "scalar":
+                yield token.start("scalar"), "0"
+            case "mark":
+                yield token.start("mark"), token["mark"].decode()
+            case _:
+                yield token.end(), ""
+                return
         at = token.end()
 
 
@@ -127,7 +134,7 @@ def _found(text: bytes, start: int) -> str:
 
 def type_name(text: bytes | Raw) -> str:
     """The type of a JSON value, by its first byte."""
-    match bytes(text[:1] if isinstance(text, bytes) else memoryview(text)[:1]):
+    match bytes(memoryview(text)[:1]):
         case b"{":
             return "object"
         case b"[":
@@ -164,19 +171,16 @@ def _parts(text: bytes) -> Iterator[bytes]:
     """Keys and values, or elements, directly inside the outermost brackets."""
     depth = start = 0
     for token in _TOKEN.finditer(text):
-        bracket = token[3]
-        if bracket in {b"{", b"["}:
+        if token["mark"] in {b"{", b"["}:
             depth += 1
             if depth == 2:
-                start = token.start(3)
-        elif bracket in {b"}", b"]"}:
+                start = token.start("mark")
+        elif token["mark"] in {b"}", b"]"}:
             depth -= 1
             if depth == 1:
                 yield text[start : token.end()]
-        elif depth == 1 and token[1] is not None:
-            yield token[1]
-        elif depth == 1 and token[2] is not None:
-            yield token[2]
+        elif depth == 1 and token.lastgroup in {"string", "scalar"}:
+            yield token[token.lastgroup]
 
 
 def decode_string(text: bytes) -> str:

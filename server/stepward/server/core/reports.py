@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from stepward.server.core.rows import Assignment, Step
 
 RECORDED = "RECORDED"
-STALE_TOKEN = "STALE_TOKEN"  # noqa: S105 - a result's name, no secret
+STALE_TOKEN = "STALE_TOKEN"
 CANCELLED = "CANCELLED"
 NOT_FOUND = "NOT_FOUND"
 TOO_LARGE = "TOO_LARGE"
@@ -122,7 +122,7 @@ def _describe(event: AttemptEvent) -> str:
             return type(event).__name__.lower()
 
 
-def _current(  # noqa: PLR0913 - the facts of one attempt
+def _current(
     batch: Batch, job_id: str, ordinal: int, step: Step, assignment: Assignment, event: AttemptEvent
 ) -> tuple[str, str]:
     """A report of the attempt that is open."""
@@ -151,7 +151,7 @@ def _current(  # noqa: PLR0913 - the facts of one attempt
     return RECORDED, ""
 
 
-def _failure(batch: Batch, job_id: str, ordinal: int, kind: str, message: str, *, retryable: bool) -> Failure:  # noqa: PLR0913 - the facts of one failure
+def _failure(batch: Batch, job_id: str, ordinal: int, kind: str, message: str, *, retryable: bool) -> Failure:
     return Failure(kind, message, batch.spec(job_id, ordinal).id, retryable)
 
 

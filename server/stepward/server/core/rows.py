@@ -140,14 +140,14 @@ class Value(Struct, array_like=True, frozen=True, forbid_unknown_fields=True, gc
     """Base of the values inside rows and commands."""
 
 
-class Payload(Value):
+class Payload(Value, frozen=True):
     """Bytes as their author wrote them, and what they are ("" = "json/utf-8")."""
 
     data: bytes = b""
     encoding: str = ""
 
 
-class Failure(Value):
+class Failure(Value, frozen=True):
     """Why an attempt, a step or a job did not succeed."""
 
     kind: str
@@ -156,7 +156,7 @@ class Failure(Value):
     retryable: bool = True
 
 
-class RetrySpec(Value):
+class RetrySpec(Value, frozen=True):
     """How failed attempts are repeated."""
 
     attempts_max: int = 5
@@ -166,7 +166,7 @@ class RetrySpec(Value):
     non_retryable_kinds: tuple[str, ...] = ()
 
 
-class UndoSpec(Value):
+class UndoSpec(Value, frozen=True):
     """The compensation of a step."""
 
     action: str
@@ -176,7 +176,7 @@ class UndoSpec(Value):
     queue_ms: int
 
 
-class StepSpec(Value):
+class StepSpec(Value, frozen=True):
     """A step with every default filled in and its edges as positions in the definition.
 
     `needs` and `dependents` are direct. `input` is the template; empty means the job's whole input.
@@ -197,7 +197,7 @@ class StepSpec(Value):
     undo: UndoSpec | None = None
 
 
-class DefinitionBody(Row):
+class DefinitionBody(Row, frozen=True):
     """A definition by the hash of its canonical form (`C`). `source` is the public message, for reading it back."""
 
     name: str
@@ -206,21 +206,21 @@ class DefinitionBody(Row):
     source: bytes
 
 
-class DefinitionRecord(Row):
+class DefinitionRecord(Row, frozen=True):
     """One stored version of a name (`D`)."""
 
     hash: bytes
     created_wall_ms: int
 
 
-class DefinitionHead(Row):
+class DefinitionHead(Row, frozen=True):
     """The newest version of a name (`N`)."""
 
     version: int
     hash: bytes
 
 
-class Job(Row):
+class Job(Row, frozen=True):
     """What a job was submitted with (`J`); never changes."""
 
     namespace: str
@@ -234,7 +234,7 @@ class Job(Row):
     submitted_wall_ms: int
 
 
-class Progress(Row):
+class Progress(Row, frozen=True):
     """How far a job is (`P`): one small row that each of its batches writes.
 
     `steps_open` counts steps that have not succeeded; `settling` counts forward steps of a job under compensation
@@ -253,7 +253,7 @@ class Progress(Row):
     failure: Failure | None = None
 
 
-class Lingering(Value):
+class Lingering(Value, frozen=True):
     """An attempt that has ended for us, but is not confirmed stopped by its agent.
 
     `lost`: its session has ended since; from then on the step's fence counts. It is kept so that a late report of it
@@ -265,7 +265,7 @@ class Lingering(Value):
     lost: bool = False
 
 
-class Step(Row):
+class Step(Row, frozen=True):
     """A step that has become ready at least once (`S`).
 
     `attempts` and `lease_losses` belong to the action, or to its undo once that has begun. `timer_clock` and
@@ -290,35 +290,35 @@ class Step(Row):
     failure: Failure | None = None
 
 
-class Output(Row):
+class Output(Row, frozen=True):
     """What a step gave (`O`); written once."""
 
     payload: Payload
 
 
-class StepProgress(Row):
+class StepProgress(Row, frozen=True):
     """What an attempt said last about how far it is (`G`)."""
 
     payload: Payload
 
 
-class Join(Row):
+class Join(Row, frozen=True):
     """How many needs of a step are still open (`W`); only for steps with two needs or more."""
 
     remaining: int
 
 
-class Ready(Row):
+class Ready(Row, frozen=True):
     """A step that may be offered (`Q`)."""
 
     undo: bool
 
 
-class Timer(Row):
+class Timer(Row, frozen=True):
     """Something falls due (`T`); everything is in the key."""
 
 
-class Assignment(Row):
+class Assignment(Row, frozen=True):
     """A committed grant of a step to a session (`A`): an offer until started, then a lease. Takes one slot."""
 
     undo: bool
@@ -328,7 +328,7 @@ class Assignment(Row):
     resends: int = 0
 
 
-class Session(Row):
+class Session(Row, frozen=True):
     """An agent process that holds slots (`E`).
 
     `renewed_led_ms` never exceeds the led time of its batch. `renewed_steady_ms` is the leader's own steady clock at
@@ -355,18 +355,18 @@ class Session(Row):
     ending: bool = False
 
 
-class IdempotencyKey(Row):
+class IdempotencyKey(Row, frozen=True):
     """The first job of a submission key (`K`) and the fingerprint of its request."""
 
     job_id: str
     fingerprint: bytes
 
 
-class JobIndex(Row):
+class JobIndex(Row, frozen=True):
     """A job under its namespace and state (`I`); everything is in the key."""
 
 
-class Event(Value):
+class Event(Value, frozen=True):
     """One thing that happened. `ordinal` -1 is the job itself."""
 
     type: EventType
@@ -378,7 +378,7 @@ class Event(Value):
     due_in_ms: int = 0
 
 
-class History(Row):
+class History(Row, frozen=True):
     """What one batch did to one job (`H`)."""
 
     wall_ms: int
@@ -387,7 +387,7 @@ class History(Row):
     events: tuple[Event, ...]
 
 
-class Beat(Row):
+class Beat(Row, frozen=True):
     """The supervisor's sign of life (`B`)."""
 
     epoch: int
@@ -399,7 +399,7 @@ class Beat(Row):
     remediations: int
 
 
-class Head(Row):
+class Head(Row, frozen=True):
     """The last batch applied; stands beside the rows, not among them.
 
     `decided_steady_ms` is the steady clock of the boot `boot_id` at the moment at which the batch was decided.

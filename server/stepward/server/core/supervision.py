@@ -142,9 +142,7 @@ def _offer_unanswered(batch: Batch, job_id: str, ordinal: int, step: Step) -> No
         attempts.never_started(batch, job_id, ordinal, cancelled=True)
         return
     type_ = phase.offer_resent
-    if assignment.cancel is not CancelReason.NONE:
-        after = replace(assignment, resends=assignment.resends + 1)
-    elif assignment.resends < batch.limits.resends_max:
+    if assignment.cancel is not CancelReason.NONE or assignment.resends < batch.limits.resends_max:
         after = replace(assignment, resends=assignment.resends + 1)
     else:
         after, type_ = replace(assignment, cancel=CancelReason.STALE), phase.offer_withdrawn
@@ -177,7 +175,7 @@ def _end_session(batch: Batch, session_id: str, session: Session, assignments_ma
         batch.draft.put(keys.session(session_id), replace(session, ending=True, connected=False))
 
 
-def _lose(batch: Batch, key: bytes, session_id: str, token: int, job_id: str, ordinal: int) -> None:  # noqa: PLR0913 - the parts of one key
+def _lose(batch: Batch, key: bytes, session_id: str, token: int, job_id: str, ordinal: int) -> None:
     """One assignment of a session whose lease is over."""
     step = batch.step(job_id, ordinal)
     assignment = batch.draft.require(key, rows.Assignment)

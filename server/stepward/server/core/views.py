@@ -129,7 +129,7 @@ def _remains(step: Step) -> bool:
     return step.state is not StepState.COMPENSATED and (step.state is StepState.SUCCEEDED or step.maybe_done)
 
 
-def _step_view(  # noqa: PLR0913 - the parts of one step
+def _step_view(
     reader: Rows, job_id: str, ordinal: int, spec: StepSpec, step: Step | None, limits: Limits
 ) -> StepView:
     if step is None:
@@ -169,7 +169,7 @@ def wall_ms(head: Head, clock: Clock, at_ms: int) -> int:
     return head.wall_ms + at_ms - now_ms
 
 
-def list_jobs(  # noqa: PLR0913 - the filters of one list
+def list_jobs(
     reader: Reader,
     *,
     namespace: str,
@@ -267,4 +267,3 @@ def _held(reader: Rows, key: bytes) -> AttemptRef:
     job = _require(reader, keys.job(job_id), rows.Job)
     body = _require(reader, keys.definition_body(job.definition_hash), rows.DefinitionBody)
     return AttemptRef(job_id, body.steps[ordinal].id, token)
-

@@ -1,0 +1,156 @@
+"""What must hold of the rows after every batch, checked by recounting everything from scratch. For tests and trials.
+
+Each violation is a sentence; a correct run never meets one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stepward.server.core import compensation, keys, leases, rows, states
+from stepward.server.core.rows import JOB_STATES_FINAL, Clock, JobState, StepState
+from stepward.server.core.states import Mover
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from stepward.server.core.reader import Reader
+    from stepward.server.core.rows import DefinitionBody, Progress, Step
+
+_READY = (StepState.READY, StepState.UNDO_READY)
+
+
+def violations(reader: Reader, *, led_ms: int) -> list[str]:
+    """Everything that is wrong with these rows."""
+    jobs = [key[1:].decode() for key in reader.scan(keys.JOB)]
+    found = [text for job_id in jobs for text in _job_violations(reader, job_id, led_ms)]
+    return found + list(_index_violations(reader, set(jobs))) + list(_session_violations(reader))
+
+
+def _job_violations(reader: Reader, job_id: str, led_ms: int) -> Iterator[str]:
+    job, progress = reader.get(keys.job(job_id)), reader.get(keys.progress(job_id))
+    assert isinstance(job, rows.Job)
+    assert isinstance(progress, rows.Progress)
+    body = reader.get(keys.definition_body(job.definition_hash))
+    assert isinstance(body, rows.DefinitionBody)
+    steps = _steps(reader, job_id)
+    for text in _progress_violations(progress, body, steps, led_ms):
+        yield f"job {job_id}: {text}"
+    if reader.get(keys.job_index(job.namespace, progress.state, job_id)) is None:
+        yield f"job {job_id}: no index row for {progress.state.name}"
+    for ordinal, step in steps.items():
+        for text in _step_violations(reader, job_id, ordinal, step, progress):
+            yield f"job {job_id} step {body.steps[ordinal].id} {step.state.name}: {text}"
+
+
+def _steps(reader: Reader, job_id: str) -> dict[int, Step]:
+    found: dict[int, Step] = {}
+    for key in reader.scan(keys.steps(job_id)):
+        row = reader.get(key)
+        assert isinstance(row, rows.Step)
+        found[keys.parse_subject(key[1:])[1]] = row
+    return found
+
+
+def _progress_violations(
+    progress: Progress, body: DefinitionBody, steps: dict[int, Step], led_ms: int
+) -> Iterator[str]:
+    """Counters against a recount, and what each job state promises."""
+    succeeded = sum(reader_succeeded(step) for step in steps.values())
+    if not progress.undoing and progress.steps_open != len(body.steps) - succeeded:
+        yield f"steps_open is {progress.steps_open}, but {succeeded} of {len(body.steps)} succeeded"
+    if progress.state is JobState.COMPLETED and succeeded != len(body.steps):
+        yield "COMPLETED with steps that have not succeeded"
+    if progress.state is JobState.COMPENSATING and not progress.undoing:
+        settling = sum(step.timer_clock is not Clock.NONE for step in steps.values())
+        if progress.settling != settling:
+            yield f"settling is {progress.settling}, but {settling} steps are not settled"
+    if progress.state in (JobState.COMPENSATED, JobState.CANCELLED):
+        left = [body.steps[ordinal].id for ordinal, step in steps.items() if compensation.needs_undo(step)]
+        if left:
+            yield f"{progress.state.name}, but {left} remain done"
+    if progress.undoing:
+        for ordinal, step in steps.items():
+            if step.state < StepState.UNDO_READY and not leases.is_clear(step, led_ms=led_ms) and not step.undo_waits:
+                yield f"undoing while an attempt of step {body.steps[ordinal].id} may still act"
+    if progress.state in JOB_STATES_FINAL:
+        moving = [body.steps[n].id for n, step in steps.items() if states.MOVERS[step.state] is not Mover.NOTHING]
+        if moving:
+            yield f"{progress.state.name} with steps that are not final: {moving}"
+    elif not _moves(progress, body, steps):
+        yield f"{progress.state.name}, but nothing will ever move it"
+
+
+def reader_succeeded(step: Step) -> bool:
+    """Whether a step counts as done going forward."""
+    return step.state is StepState.SUCCEEDED
+
+
+def _moves(progress: Progress, body: DefinitionBody, steps: dict[int, Step]) -> bool:
+    """Whether something is left that moves a job: a timer, or a person."""
+    if progress.state is JobState.ESCALATED:
+        return any(states.MOVERS[step.state] is Mover.PERSON for step in steps.values())
+    return any(step.timer_clock is not Clock.NONE for step in steps.values())
+
+
+def _step_violations(reader: Reader, job_id: str, ordinal: int, step: Step, progress: Progress) -> Iterator[str]:
+    """Each state has exactly the rows that move it."""
+    mover = states.MOVERS[step.state]
+    if step.timer_clock is not Clock.NONE:
+        if reader.get(keys.step_timer(step.timer_clock, step.timer_at_ms, job_id, ordinal)) is None:
+            yield "its timer has no row"
+    elif mover is Mover.TIMER and not (step.state is StepState.OUTCOME_UNKNOWN and progress.undoing | progress.settling):
+        yield "it has no timer"
+    if step.state in states.HELD:
+        if reader.get(keys.assignment(step.session_id, step.token, job_id, ordinal)) is None:
+            yield "it is held, but there is no assignment"
+        if reader.get(keys.session(step.session_id)) is None:
+            yield f"it is held by session {step.session_id}, which is not open"
+    for attempt in step.lingering:
+        key = keys.assignment(attempt.session_id, attempt.token, job_id, ordinal)
+        if not attempt.lost and reader.get(key) is None:
+            yield f"attempt {attempt.token} lingers without an assignment"
+    if step.maybe_done and step.state is StepState.COMPENSATED:
+        yield "it is undone and may be done"
+
+
+def _index_violations(reader: Reader, jobs: set[str]) -> Iterator[str]:
+    """No index row without what it points at."""
+    for key in reader.scan(keys.READY):
+        job_id, ordinal = keys.parse_subject(key.split(b"\0", 3)[3][8:])
+        step = reader.get(keys.step(job_id, ordinal))
+        if not isinstance(step, rows.Step) or step.state not in _READY:
+            yield f"ready row of {job_id}/{ordinal}, which is {step and step.state.name}"
+    for clock in (Clock.LED, Clock.LOG):
+        for key in reader.scan(keys.timers(clock)):
+            at_ms, kind, subject = keys.parse_timer(key)
+            if kind == keys.TIMER_STEP:
+                step = reader.get(keys.step(*keys.parse_subject(subject)))
+                if not isinstance(step, rows.Step) or (step.timer_clock, step.timer_at_ms) != (clock, at_ms):
+                    yield f"timer row at {at_ms} of a step that has another timer: {subject!r}"
+            elif reader.get(keys.session(subject.decode())) is None:
+                yield f"timer row of session {subject.decode()}, which is not open"
+    if reader.count(keys.JOB_INDEX) != len(jobs):
+        yield f"{reader.count(keys.JOB_INDEX)} index rows for {len(jobs)} jobs"
+
+
+def _session_violations(reader: Reader) -> Iterator[str]:
+    """Assignments fit into slots, belong to open sessions, and are wanted or cancelled."""
+    for key in reader.scan(keys.SESSION):
+        session = reader.get(key)
+        assert isinstance(session, rows.Session)
+        session_id = key[1:].decode()
+        taken = reader.count(keys.assignments(session_id))
+        if taken > session.slots:
+            yield f"session {session_id} holds {taken} assignments in {session.slots} slots"
+        if reader.get(keys.session_timer(session.timer_at_led_ms, session_id)) is None:
+            yield f"session {session_id} has no timer"
+    for key in reader.scan(keys.ASSIGNMENT):
+        session_id, token, job_id, ordinal = keys.parse_assignment(key)
+        step = reader.get(keys.step(job_id, ordinal))
+        if not isinstance(step, rows.Step):
+            yield f"assignment of {job_id}/{ordinal}, which has no row"
+            continue
+        current = step.token == token and step.session_id == session_id and step.state in states.HELD
+        if not current and not any(attempt.token == token and not attempt.lost for attempt in step.lingering):
+            yield f"assignment {token} of {job_id}/{ordinal} that nothing waits for: {step.state.name}"
