@@ -1,1 +1,75 @@
-"""Submit jobs, watch them and operate a cluster, from Python or from the command line."""
+"""Submit jobs, watch them and operate a cluster, from Python or from the command line.
+
+    from stepward.client import Client
+
+    with Client("localhost:7654") as client:
+        result = client.run("trip", {"who": "ann", "to": "Oslo"})
+        print(result.output)
+
+Reading order: `values` (what comes back), `errors` (what can go wrong), `payloads`, `calls` (every call of the
+contract that the client makes, and whether it may be repeated), `failover` (pure: what is repeated when, and where),
+`blocking_client` and `async_client` (the same methods twice), `definition_file`, `tree`, `cli`.
+
+The names below are loaded when they are first used: the command line must not wait for gRPC to print its help.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stepward.client.async_client import AsyncClient
+    from stepward.client.blocking_client import Client
+    from stepward.client.errors import (
+        JobCancelled,
+        JobCompensated,
+        JobEscalated,
+        JobFailed,
+        JobNotCompleted,
+        NotFound,
+        StepwardError,
+        Unavailable,
+        WaitTimedOut,
+    )
+    from stepward.client.payloads import Payload
+    from stepward.client.values import Job, JobChange, JobResult, JobState, Step, StepState, SubmittedJob
+
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "Job",
+    "JobCancelled",
+    "JobChange",
+    "JobCompensated",
+    "JobEscalated",
+    "JobFailed",
+    "JobNotCompleted",
+    "JobResult",
+    "JobState",
+    "NotFound",
+    "Payload",
+    "Step",
+    "StepState",
+    "StepwardError",
+    "SubmittedJob",
+    "Unavailable",
+    "WaitTimedOut",
+]
+
+_HOMES = {
+    "AsyncClient": "async_client",
+    "Client": "blocking_client",
+    "Payload": "payloads",
+    **dict.fromkeys(("Job", "JobChange", "JobResult", "JobState", "Step", "StepState", "SubmittedJob"), "values"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES.get(name, 'errors')}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -20,6 +20,7 @@ from stepward.client.values import (
     Failure,
     HistoryEvent,
     Job,
+    JobResult,
     JobState,
     NodeStatus,
     ShardStatus,
@@ -222,6 +223,18 @@ def node_status(message: cluster_service_pb2.GetStatusResponse) -> NodeStatus:
         pid=message.pid,
         message=message,
     )
+
+
+def checked(result: JobResult, *, check: bool) -> JobResult:
+    """The result, unless it is to be checked and the job has not completed.
+
+    Raises:
+        JobNotCompleted: One of its four kinds.
+    """
+    error = not_completed(result.job) if check else None
+    if error:
+        raise error
+    return result
 
 
 def not_completed(ended: Job) -> JobNotCompleted | None:

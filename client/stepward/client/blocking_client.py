@@ -1,0 +1,366 @@
+"""The client for scripts, threads and gevent. `async_client` has the same methods for asyncio."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import grpc
+
+from stepward.client import calls, errors, reading
+from stepward.client.answers import error_from
+from stepward.client.calls import Call, Page, Rpc
+from stepward.client.channels import CHANNEL_OPTIONS
+from stepward.client.failover import DEFAULT_ADDRESSES, Addresses, Attempts, Patience
+from stepward.client.values import (
+    Agent,
+    AppliedDefinition,
+    DefinitionVersion,
+    HistoryEvent,
+    Job,
+    JobChange,
+    JobResult,
+    JobState,
+    NodeStatus,
+    SubmittedJob,
+)
+from stepward.client.watching import Watch
+from stepward.v1.job_service_pb2 import WatchJobRequest, WatchJobResponse
+
+if TYPE_CHECKING:
+    from stepward.client.errors import Violation
+    from stepward.v1 import definition_pb2
+
+V = TypeVar("V")
+
+
+class Client:
+    """Submits jobs, follows them, and reads what a cluster knows.
+
+    It connects when it is first used, may be shared by threads, and must not be carried over a fork. Every failure is
+    a `StepwardError`; calls are repeated by themselves where that is safe, at each of the addresses in turn.
+    """
+
+    def __init__(
+        self,
+        addresses: str | Iterable[str] = DEFAULT_ADDRESSES,
+        *,
+        timeout_s: float = 10.0,
+        namespace: str = "default",
+        credentials: grpc.ChannelCredentials | None = None,
+        patience: Patience | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        """Connect to nothing yet.
+
+        Args:
+            addresses: "host:port", several of them separated by commas, or an iterable of these.
+            timeout_s: How long a call may take, all its attempts together.
+            namespace: Where jobs and definitions live unless a call says otherwise.
+            credentials: For TLS. None: plain text.
+            patience: The fine print of `timeout_s`, in place of it.
+            rng: Draws the waits between attempts.
+
+        Raises:
+            ValueError: An address or a time makes no sense.
+        """
+        self.addresses = Addresses(addresses)
+        self.namespace = namespace
+        self._patience = patience or Patience(timeout_s=timeout_s)
+        self._credentials = credentials
+        self._rng = rng or random.Random()
+        self._channels: dict[str, grpc.Channel] = {}
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections. A later call opens them again."""
+        with self._lock:
+            channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            channel.close()
+
+    def submit(
+        self,
+        definition: str,
+        input: Any = None,
+        *,
+        version: int = 0,
+        idempotency_key: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        namespace: str | None = None,
+    ) -> SubmittedJob:
+        """Store a job and start it.
+
+        Args:
+            definition: Name of the definition.
+            input: Anything with a JSON form, a dataclass, a msgspec struct, a `Payload`, or opaque bytes.
+            version: Of the definition. 0: the newest.
+            idempotency_key: The same key and the same request give the first job, also from another process. None: a
+                random one, which lets this call be repeated but means nothing afterwards.
+            labels: For those who list and look.
+            namespace: None: the client's.
+
+        Raises:
+            DefinitionNotFound: No such definition.
+            IdempotencyConflict: The key was used with another request.
+            Unavailable: It may have been stored; submit again with the idempotency key that stands in the metadata.
+        """
+        job = calls.submission(
+            definition,
+            input,
+            version=version,
+            idempotency_key=idempotency_key,
+            labels=labels,
+            namespace=namespace or self.namespace,
+        )
+        return self._perform(calls.submit_job(job))
+
+    def run(
+        self,
+        definition: str,
+        input: Any = None,
+        *,
+        version: int = 0,
+        idempotency_key: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        namespace: str | None = None,
+        wait_max_s: float | None = None,
+        check: bool = True,
+    ) -> JobResult:
+        """Store a job, start it and wait for its end, or until it waits for a person. Arguments as for `submit`.
+
+        Args:
+            definition: Name of the definition.
+            input: The job's input.
+            version: Of the definition. 0: the newest.
+            idempotency_key: With a known key this waits for the first job.
+            labels: For those who list and look.
+            namespace: None: the client's.
+            wait_max_s: None: for ever, as long as a server answers.
+            check: Whether a job that does not complete is an error.
+
+        Raises:
+            JobNotCompleted: One of its four kinds; carries the job.
+            WaitTimedOut: The job goes on.
+            StepwardError: As `submit`.
+        """
+        job = calls.submission(
+            definition,
+            input,
+            version=version,
+            idempotency_key=idempotency_key,
+            labels=labels,
+            namespace=namespace or self.namespace,
+        )
+        result = self._perform(calls.run_job(job, wait_max_s=wait_max_s))
+        return reading.checked(result, check=check)
+
+    def wait(self, job_id: str, *, wait_max_s: float | None = None, check: bool = True) -> JobResult:
+        """Wait for the end of a job, or until it waits for a person. Raises as `run`; the job comes with its steps."""
+        for change in self._follow(Watch(job_id, 0), wait_max_s):
+            if change.job.state.final or change.job.state is JobState.ESCALATED:
+                return reading.checked(JobResult(job=change.job), check=check)
+        raise AssertionError("a watch ends with the job's end")
+
+    def get(self, job_id: str) -> Job:
+        """Read one job with its steps.
+
+        Raises:
+            JobNotFound: No such job.
+        """
+        return self._perform(calls.get_job(job_id))
+
+    def list(
+        self,
+        *,
+        states: Sequence[JobState | str] = (),
+        definition: str = "",
+        limit: int | None = None,
+        page_size: int = 0,
+        namespace: str | None = None,
+    ) -> Iterator[Job]:
+        """Read jobs without their steps, the newest first, page by page as they are taken. No limit: all of them."""
+        wanted = [JobState(state) for state in states]
+
+        def page(token: str, size: int) -> Page[Job]:
+            return self._perform(
+                calls.list_jobs(
+                    namespace=namespace or self.namespace,
+                    states=wanted,
+                    definition=definition,
+                    page_size=size,
+                    page_token=token,
+                )
+            )
+
+        return _pages(page, limit=limit, page_size=page_size)
+
+    def watch(self, job_id: str, from_revision: int = 0) -> Iterator[JobChange]:
+        """Follow a job until it has ended: the job as it is, then each change.
+
+        After a lost connection it resumes by itself behind the last change that it gave out, without a gap and without
+        a repetition.
+
+        Raises:
+            JobNotFound: No such job.
+            Unavailable: No server answered for the client's timeout.
+        """
+        return self._follow(Watch(job_id, from_revision), None)
+
+    def cancel(self, job_id: str, reason: str = "") -> Job:
+        """Ask for the end of a job: what was done, or may have been done, is undone. Safe to repeat.
+
+        Raises:
+            JobNotFound: No such job.
+            JobEnded: It completed or failed before.
+        """
+        return self._perform(calls.cancel_job(job_id, reason=reason))
+
+    def history(self, job_id: str) -> Iterator[HistoryEvent]:
+        """Read what happened to a job, oldest first.
+
+        Raises:
+            JobNotFound: No such job.
+        """
+
+        def page(token: str, size: int) -> Page[HistoryEvent]:
+            return self._perform(calls.get_job_history(job_id, page_size=size, page_token=token))
+
+        return _pages(page, limit=None, page_size=0)
+
+    def apply_definition(
+        self, definition: definition_pb2.Definition, *, namespace: str | None = None
+    ) -> AppliedDefinition:
+        """Store a definition as a new version, unless the newest is equal. `definition_file.load` reads one.
+
+        Raises:
+            InvalidDefinition: All that is wrong with it is in `violations`.
+        """
+        return self._perform(calls.apply_definition(definition, namespace=namespace or self.namespace))
+
+    def validate_definition(
+        self, definition: definition_pb2.Definition, *, namespace: str | None = None
+    ) -> tuple[Violation, ...]:
+        """Check a definition and change nothing. Nothing wrong: empty."""
+        return self._perform(calls.validate_definition(definition, namespace=namespace or self.namespace))
+
+    def get_definition(self, name: str, *, version: int = 0, namespace: str | None = None) -> DefinitionVersion:
+        """Read one version of a definition. 0: the newest.
+
+        Raises:
+            DefinitionNotFound: No such definition or version.
+        """
+        return self._perform(calls.get_definition(name, version=version, namespace=namespace or self.namespace))
+
+    def list_definitions(self, *, namespace: str | None = None) -> Iterator[DefinitionVersion]:
+        """Read the newest version of each definition, by name."""
+
+        def page(token: str, size: int) -> Page[DefinitionVersion]:
+            return self._perform(
+                calls.list_definitions(namespace=namespace or self.namespace, page_size=size, page_token=token)
+            )
+
+        return _pages(page, limit=None, page_size=0)
+
+    def agents(self, *, namespace: str | None = None) -> Iterator[Agent]:
+        """Read the open sessions of agents."""
+
+        def page(token: str, size: int) -> Page[Agent]:
+            return self._perform(
+                calls.list_agents(namespace=namespace or self.namespace, page_size=size, page_token=token)
+            )
+
+        return _pages(page, limit=None, page_size=0)
+
+    def status(self) -> NodeStatus:
+        """Ask the node that answers how it is."""
+        return self._perform(calls.get_status())
+
+    def _perform(self, call: Call[V]) -> V:
+        attempts = self._attempts(call.rpc, call.wait_max_s)
+        while True:
+            attempt = attempts.begin(time.monotonic())
+            send = self._channel(attempt.address).unary_unary(
+                call.rpc.path, type(call.request).SerializeToString, call.rpc.answer.FromString
+            )
+            try:
+                answer = send(call.request_for(attempt.wait_s), timeout=attempt.timeout_s)
+            except grpc.RpcError as failed:
+                time.sleep(call.failed(attempts, error_from(failed, attempt.address), time.monotonic()))
+            else:
+                attempts.answered()
+                return call.read(answer)
+
+    def _follow(self, watch: Watch, wait_max_s: float | None) -> Iterator[JobChange]:
+        attempts = self._attempts(calls.WATCH_JOB, wait_max_s)
+        while not watch.ended:
+            attempt = attempts.begin(time.monotonic())
+            timeout_s = None if wait_max_s is None else attempt.wait_s
+            try:
+                yield from self._stream(watch, attempts, attempt.address, timeout_s)
+            except errors.StepwardError as error:
+                time.sleep(watch.lost(error, attempts, time.monotonic()))
+
+    def _stream(self, watch: Watch, attempts: Attempts, address: str, timeout_s: float | None) -> Iterator[JobChange]:
+        follow = self._channel(address).unary_stream(
+            calls.WATCH_JOB.path, WatchJobRequest.SerializeToString, WatchJobResponse.FromString
+        )
+        stream = follow(watch.request(), timeout=timeout_s)
+        try:
+            for answer in stream:
+                attempts.answered()
+                yield from watch.take(answer)
+        except grpc.RpcError as failed:
+            raise error_from(failed, address) from None
+        finally:
+            stream.cancel()
+        if not watch.ended:
+            yield from watch.take_job(self.get(watch.job_id), address)
+
+    def _attempts(self, rpc: Rpc, wait_max_s: float | None) -> Attempts:
+        now_s = time.monotonic()
+        return Attempts(
+            rpc.repeat,
+            addresses=self.addresses,
+            patience=self._patience,
+            rng=self._rng,
+            now_s=now_s,
+            waits=rpc.waits,
+            ends_at_s=None if wait_max_s is None else now_s + wait_max_s,
+        )
+
+    def _channel(self, address: str) -> grpc.Channel:
+        with self._lock:
+            channel = self._channels.get(address)
+            if channel is None:
+                channel = (
+                    grpc.secure_channel(address, self._credentials, CHANNEL_OPTIONS)
+                    if self._credentials
+                    else grpc.insecure_channel(address, CHANNEL_OPTIONS)
+                )
+                self._channels[address] = channel
+            return channel
+
+
+def _pages(page: Callable[[str, int], Page[V]], *, limit: int | None, page_size: int) -> Iterator[V]:
+    """All items of all pages, each page read when it is needed."""
+    left, token = limit, ""
+    while left is None or left > 0:
+        one = page(token, calls.page_size(page_size, left))
+        yield from one.items if left is None else one.items[:left]
+        token = one.next_page_token
+        if not token:
+            return
+        left = None if left is None else left - len(one.items)

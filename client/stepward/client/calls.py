@@ -1,0 +1,279 @@
+"""Every call of the contract that the client makes: its request, whether it may be repeated, how its answer is read.
+
+Both clients only carry these out, so they cannot differ in what they ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from uuid import uuid4
+
+from stepward.client import payloads, reading
+from stepward.client.errors import Unavailable
+from stepward.client.failover import Attempts, Repeat
+from stepward.client.values import (
+    Agent,
+    AppliedDefinition,
+    DefinitionVersion,
+    HistoryEvent,
+    Job,
+    JobResult,
+    JobState,
+    NodeStatus,
+    SubmittedJob,
+)
+from stepward.v1 import (
+    agent_service_pb2,
+    cluster_service_pb2,
+    common_pb2,
+    definition_service_pb2,
+    job_service_pb2,
+)
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+    from stepward.client.errors import StepwardError, Violation
+    from stepward.v1 import definition_pb2
+
+V = TypeVar("V")
+
+PAGE_SIZE_MAX = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Rpc:
+    """One rpc of the contract."""
+
+    service: str
+    method: str
+    answer: type[Message]
+    repeat: Repeat
+    waits: bool = False
+    """Whether the server answers only when the job has got somewhere."""
+
+    @property
+    def path(self) -> str:
+        return f"/stepward.v1.{self.service}/{self.method}"
+
+
+SUBMIT_JOB = Rpc("JobService", "SubmitJob", job_service_pb2.SubmitJobResponse, Repeat.KEYED)
+RUN_JOB = Rpc("JobService", "RunJob", job_service_pb2.RunJobResponse, Repeat.KEYED, waits=True)
+GET_JOB = Rpc("JobService", "GetJob", job_service_pb2.GetJobResponse, Repeat.READ)
+LIST_JOBS = Rpc("JobService", "ListJobs", job_service_pb2.ListJobsResponse, Repeat.READ)
+WATCH_JOB = Rpc("JobService", "WatchJob", job_service_pb2.WatchJobResponse, Repeat.READ, waits=True)
+CANCEL_JOB = Rpc("JobService", "CancelJob", job_service_pb2.CancelJobResponse, Repeat.IDEMPOTENT)
+GET_JOB_HISTORY = Rpc("JobService", "GetJobHistory", job_service_pb2.GetJobHistoryResponse, Repeat.READ)
+APPLY_DEFINITION = Rpc(
+    "DefinitionService", "ApplyDefinition", definition_service_pb2.ApplyDefinitionResponse, Repeat.IDEMPOTENT
+)
+VALIDATE_DEFINITION = Rpc(
+    "DefinitionService", "ValidateDefinition", definition_service_pb2.ValidateDefinitionResponse, Repeat.READ
+)
+GET_DEFINITION = Rpc("DefinitionService", "GetDefinition", definition_service_pb2.GetDefinitionResponse, Repeat.READ)
+LIST_DEFINITIONS = Rpc(
+    "DefinitionService", "ListDefinitions", definition_service_pb2.ListDefinitionsResponse, Repeat.READ
+)
+LIST_AGENTS = Rpc("AgentService", "ListAgents", agent_service_pb2.ListAgentsResponse, Repeat.READ)
+GET_STATUS = Rpc("ClusterService", "GetStatus", cluster_service_pb2.GetStatusResponse, Repeat.READ)
+
+RPCS = (
+    SUBMIT_JOB,
+    RUN_JOB,
+    GET_JOB,
+    LIST_JOBS,
+    WATCH_JOB,
+    CANCEL_JOB,
+    GET_JOB_HISTORY,
+    APPLY_DEFINITION,
+    VALIDATE_DEFINITION,
+    GET_DEFINITION,
+    LIST_DEFINITIONS,
+    LIST_AGENTS,
+    GET_STATUS,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[V]):
+    """One call to carry out."""
+
+    rpc: Rpc
+    request: Message
+    read: Callable[[Any], V]
+    """From the answer, which is an `rpc.answer`, to the value."""
+    idempotency_key: str = ""
+    """The submission's, to tell those who must repeat it themselves."""
+    wait_max_s: float | None = None
+    """The caller's bound for a call that waits. None: for ever."""
+
+    def __post_init__(self) -> None:
+        assert self.idempotency_key or self.rpc.repeat is not Repeat.KEYED, (
+            "a submission without a key is not repeatable"
+        )
+
+    def request_for(self, wait_s: float | None) -> Message:
+        """The request of one attempt, in which the server may wait for that long."""
+        if wait_s is None or not isinstance(self.request, job_service_pb2.RunJobRequest):
+            return self.request
+        request = job_service_pb2.RunJobRequest()
+        request.CopyFrom(self.request)
+        request.wait_max.FromTimedelta(timedelta(seconds=wait_s))
+        return request
+
+    def failed(self, attempts: Attempts, error: StepwardError, now_s: float) -> float:
+        """As `Attempts.failed`; a submission that may have been stored says by which key to repeat it."""
+        try:
+            return attempts.failed(error, now_s)
+        except Unavailable as over:
+            if self.idempotency_key:
+                over.metadata.setdefault("idempotency_key", self.idempotency_key)
+            raise
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[V]):
+    """One page of a list."""
+
+    items: tuple[V, ...]
+    next_page_token: str
+
+
+def page_size(asked: int, left: int | None) -> int:
+    """How much to ask for when this much is left to take. 0: the server's default."""
+    if asked or left is None:
+        return asked
+    return min(left, PAGE_SIZE_MAX)
+
+
+def submission(
+    definition: str,
+    input: Any,
+    *,
+    version: int,
+    idempotency_key: str | None,
+    labels: Mapping[str, str] | None,
+    namespace: str,
+) -> job_service_pb2.JobSubmission:
+    """What to run. A key is drawn when there is none: without one the submission could not be sent twice."""
+    encoded = payloads.encode(input)
+    return job_service_pb2.JobSubmission(
+        namespace=namespace,
+        definition_name=definition,
+        definition_version=version,
+        input=common_pb2.Payload(data=encoded.data, encoding=encoded.encoding) if encoded else None,
+        idempotency_key=idempotency_key or uuid4().hex,
+        labels=dict(labels or {}),
+    )
+
+
+def submit_job(job: job_service_pb2.JobSubmission) -> Call[SubmittedJob]:
+    """Store a job and start it."""
+
+    def read(answer: job_service_pb2.SubmitJobResponse) -> SubmittedJob:
+        return SubmittedJob(
+            job_id=answer.job_id,
+            state=reading.job_state(answer.state),
+            revision=answer.revision,
+            duplicate=answer.duplicate,
+            idempotency_key=job.idempotency_key,
+        )
+
+    request = job_service_pb2.SubmitJobRequest(job=job)
+    return Call(SUBMIT_JOB, request, read, idempotency_key=job.idempotency_key)
+
+
+def run_job(job: job_service_pb2.JobSubmission, *, wait_max_s: float | None) -> Call[JobResult]:
+    """Store a job, start it and wait for its end."""
+
+    def read(answer: job_service_pb2.RunJobResponse) -> JobResult:
+        return JobResult(job=reading.job(answer.job), duplicate=answer.duplicate)
+
+    request = job_service_pb2.RunJobRequest(job=job)
+    return Call(RUN_JOB, request, read, idempotency_key=job.idempotency_key, wait_max_s=wait_max_s)
+
+
+def get_job(job_id: str) -> Call[Job]:
+    """Read one job with its steps."""
+    request = job_service_pb2.GetJobRequest(job_id=job_id)
+    return Call(GET_JOB, request, lambda answer: reading.job(answer.job))
+
+
+def list_jobs(
+    *, namespace: str, states: Sequence[JobState], definition: str, page_size: int, page_token: str
+) -> Call[Page[Job]]:
+    """Read a page of jobs, the newest first."""
+    request = job_service_pb2.ListJobsRequest(
+        namespace=namespace,
+        states=[common_pb2.JobState.Value(f"JOB_STATE_{JobState(state)}") for state in states],
+        definition_name=definition,
+        page_size=page_size,
+        page_token=page_token,
+    )
+    return Call(LIST_JOBS, request, lambda answer: Page(tuple(map(reading.job, answer.jobs)), answer.next_page_token))
+
+
+def cancel_job(job_id: str, *, reason: str) -> Call[Job]:
+    """Undo what was done, and end."""
+    request = job_service_pb2.CancelJobRequest(job_id=job_id, reason=reason)
+    return Call(CANCEL_JOB, request, lambda answer: reading.job(answer.job))
+
+
+def get_job_history(job_id: str, *, page_size: int, page_token: str) -> Call[Page[HistoryEvent]]:
+    """Read a page of what happened to a job, oldest first."""
+    request = job_service_pb2.GetJobHistoryRequest(job_id=job_id, page_size=page_size, page_token=page_token)
+    return Call(
+        GET_JOB_HISTORY,
+        request,
+        lambda answer: Page(tuple(map(reading.event, answer.events)), answer.next_page_token),
+    )
+
+
+def apply_definition(definition: definition_pb2.Definition, *, namespace: str) -> Call[AppliedDefinition]:
+    """Store a new version, unless the newest is equal."""
+    request = definition_service_pb2.ApplyDefinitionRequest(namespace=namespace, definition=definition)
+    return Call(
+        APPLY_DEFINITION,
+        request,
+        lambda answer: AppliedDefinition(version=reading.definition_version(answer.version), created=answer.created),
+    )
+
+
+def validate_definition(definition: definition_pb2.Definition, *, namespace: str) -> Call[tuple[Violation, ...]]:
+    """Check a definition and change nothing."""
+    request = definition_service_pb2.ValidateDefinitionRequest(namespace=namespace, definition=definition)
+    return Call(VALIDATE_DEFINITION, request, lambda answer: reading.violations(answer.violations))
+
+
+def get_definition(name: str, *, version: int, namespace: str) -> Call[DefinitionVersion]:
+    """Read one version."""
+    request = definition_service_pb2.GetDefinitionRequest(namespace=namespace, name=name, version=version)
+    return Call(GET_DEFINITION, request, lambda answer: reading.definition_version(answer.version))
+
+
+def list_definitions(*, namespace: str, page_size: int, page_token: str) -> Call[Page[DefinitionVersion]]:
+    """Read a page of the newest versions, by name."""
+    request = definition_service_pb2.ListDefinitionsRequest(
+        namespace=namespace, page_size=page_size, page_token=page_token
+    )
+    return Call(
+        LIST_DEFINITIONS,
+        request,
+        lambda answer: Page(tuple(map(reading.definition_version, answer.versions)), answer.next_page_token),
+    )
+
+
+def list_agents(*, namespace: str, page_size: int, page_token: str) -> Call[Page[Agent]]:
+    """Read a page of the open sessions."""
+    request = agent_service_pb2.ListAgentsRequest(namespace=namespace, page_size=page_size, page_token=page_token)
+    return Call(
+        LIST_AGENTS, request, lambda answer: Page(tuple(map(reading.agent, answer.agents)), answer.next_page_token)
+    )
+
+
+def get_status() -> Call[NodeStatus]:
+    """Ask a node how it is."""
+    return Call(GET_STATUS, cluster_service_pb2.GetStatusRequest(), reading.node_status)
