@@ -46,12 +46,9 @@ def _input_failure(batch: Batch, job_id: str, ordinal: int) -> Failure | None:
     if not spec.input:
         return None
     try:
-        data = inputs.step_input(batch.draft, job_id, batch.job(job_id), batch.body(job_id), ordinal).data
+        inputs.step_input(batch.draft, job_id, batch.job(job_id), batch.body(job_id), ordinal, batch.limits)
     except MappingError as error:
-        return Failure("INPUT_MAPPING", str(error), spec.id, retryable=False)
-    if len(data) > batch.limits.payload_bytes_max:
-        text = f"the input built for step {spec.id!r} has {len(data)} bytes; at most {batch.limits.payload_bytes_max}"
-        return Failure("INPUT_TOO_LARGE", text, spec.id, retryable=False)
+        return Failure(error.kind, error.message, spec.id, retryable=False)
     return None
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from stepward.server.core import definition, json_text, keys, mapping, rows
+from stepward.server.core import json_text, keys, mapping, rows
 from stepward.server.core.mapping import MappingError
 from stepward.server.core.rows import Failure, Payload
+from stepward.server.core.template import compile_template
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from stepward.server.core.mapping import Source
+    from stepward.server.core.limits import Limits
     from stepward.server.core.rows import DefinitionBody, Job
+    from stepward.server.core.template import Source
 
 _NULL = Payload(b"null")
 
@@ -25,7 +27,7 @@ class Rows(Protocol):
         ...
 
 
-def step_input(reader: Rows, job_id: str, job: Job, body: DefinitionBody, ordinal: int) -> Payload:
+def step_input(reader: Rows, job_id: str, job: Job, body: DefinitionBody, ordinal: int, limits: Limits) -> Payload:
     """The input of a step's action.
 
     Raises:
@@ -34,12 +36,12 @@ def step_input(reader: Rows, job_id: str, job: Job, body: DefinitionBody, ordina
     template = body.steps[ordinal].input
     if not template:
         return job.input
-    return mapping.render(mapping.compile_template(template), _lookup(reader, job_id, job, body))
+    return mapping.render(compile_template(template), _lookup(reader, job_id, job, body), limits)
 
 
-def undo_input(reader: Rows, job_id: str, job: Job, body: DefinitionBody, ordinal: int) -> Payload:
+def undo_input(reader: Rows, job_id: str, job: Job, body: DefinitionBody, ordinal: int, limits: Limits) -> Payload:
     """The input of a step's undo: what the step got, what it gave (or null), and whether that is known."""
-    given = step_input(reader, job_id, job, body, ordinal)
+    given = step_input(reader, job_id, job, body, ordinal, limits)
     output = _output(reader, job_id, ordinal)
     outcome = b'"unknown"' if output is None else b'"succeeded"'
     parts = (b'{"input":', _as_json(given), b',"output":', _as_json(output or _NULL), b',"outcome":', outcome, b"}")
@@ -53,12 +55,14 @@ def _as_json(payload: Payload) -> bytes:
     return payload.data or b"null"
 
 
-def job_output(reader: Rows, job_id: str, job: Job, body: DefinitionBody) -> tuple[Payload | None, Failure | None]:
+def job_output(
+    reader: Rows, job_id: str, job: Job, body: DefinitionBody, limits: Limits
+) -> tuple[Payload | None, Failure | None]:
     """What a completed job gives, or why that cannot be put together."""
     try:
-        return definition.render_output(body, _lookup(reader, job_id, job, body)), None
+        return mapping.render_output(body, _lookup(reader, job_id, job, body), limits), None
     except MappingError as error:
-        return None, Failure("OUTPUT_MAPPING", str(error), retryable=False)
+        return None, Failure(error.kind, error.message, retryable=False)
 
 
 def _lookup(reader: Rows, job_id: str, job: Job, body: DefinitionBody) -> Callable[[Source], Payload]:

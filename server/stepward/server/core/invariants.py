@@ -99,7 +99,9 @@ def _step_violations(reader: Reader, job_id: str, ordinal: int, step: Step, prog
     if step.timer_clock is not Clock.NONE:
         if reader.get(keys.step_timer(step.timer_clock, step.timer_at_ms, job_id, ordinal)) is None:
             yield "its timer has no row"
-    elif mover is Mover.TIMER and not (step.state is StepState.OUTCOME_UNKNOWN and progress.undoing | progress.settling):
+    elif mover is Mover.TIMER and not (
+        step.state is StepState.OUTCOME_UNKNOWN and progress.undoing | progress.settling
+    ):
         yield "it has no timer"
     if step.state in states.HELD:
         if reader.get(keys.assignment(step.session_id, step.token, job_id, ordinal)) is None:
@@ -120,7 +122,7 @@ def _index_violations(reader: Reader, jobs: set[str]) -> Iterator[str]:
         job_id, ordinal = keys.parse_subject(key.split(b"\0", 3)[3][8:])
         step = reader.get(keys.step(job_id, ordinal))
         if not isinstance(step, rows.Step) or step.state not in _READY:
-            yield f"ready row of {job_id}/{ordinal}, which is {step and step.state.name}"
+            yield f"ready row of {job_id}/{ordinal}, which is not ready: {step}"
     for clock in (Clock.LED, Clock.LOG):
         for key in reader.scan(keys.timers(clock)):
             at_ms, kind, subject = keys.parse_timer(key)

@@ -113,7 +113,7 @@ def job_view(reader: Rows, job_id: str, limits: Limits, *, with_steps: bool) -> 
     body = _require(reader, keys.definition_body(job.definition_hash), rows.DefinitionBody)
     output, failure = None, progress.failure
     if progress.state is JobState.COMPLETED:
-        output, failure = job_output(reader, job_id, job, body)
+        output, failure = job_output(reader, job_id, job, body, limits)
     steps = [_read(reader, keys.step(job_id, ordinal), rows.Step) for ordinal in range(len(body.steps))]
     remaining: tuple[str, ...] = ()
     if progress.state in (JobState.FAILED, JobState.ESCALATED):
@@ -129,9 +129,7 @@ def _remains(step: Step) -> bool:
     return step.state is not StepState.COMPENSATED and (step.state is StepState.SUCCEEDED or step.maybe_done)
 
 
-def _step_view(
-    reader: Rows, job_id: str, ordinal: int, spec: StepSpec, step: Step | None, limits: Limits
-) -> StepView:
+def _step_view(reader: Rows, job_id: str, ordinal: int, spec: StepSpec, step: Step | None, limits: Limits) -> StepView:
     if step is None:
         return StepView(spec, None, spec.retry.attempts_max)
     undoing = step.state >= StepState.UNDO_READY
@@ -214,7 +212,7 @@ def history(reader: Reader, job_id: str, *, after_sequence: int, count_max: int)
     return [(int.from_bytes(key[len(prefix) :], "big"), _require(reader, key, rows.History)) for key in found]
 
 
-def offer_view(reader: Rows, key: bytes, assignment: Assignment) -> OfferView | None:
+def offer_view(reader: Rows, key: bytes, assignment: Assignment, limits: Limits) -> OfferView | None:
     """What to tell an agent about an assignment row. None when a newer attempt has made an offer of it pointless."""
     _, token, job_id, ordinal = keys.parse_assignment(key)
     job = _require(reader, keys.job(job_id), rows.Job)
@@ -228,7 +226,7 @@ def offer_view(reader: Rows, key: bytes, assignment: Assignment) -> OfferView | 
     payload = Payload()
     if not cancelled:
         build = undo_input if assignment.undo else step_input
-        payload = build(reader, job_id, job, body, ordinal)
+        payload = build(reader, job_id, job, body, ordinal, limits)
     progress = _read(reader, keys.step_progress(job_id, ordinal), rows.StepProgress)
     offered = step.state in (StepState.OFFERED, StepState.UNDO_OFFERED)
     return OfferView(

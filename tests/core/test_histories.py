@@ -1,0 +1,280 @@
+"""Random histories of one shard: whatever agents, people and clocks do, the rows keep their promises.
+
+Each seed makes a definition of its own and a few hundred commands: submissions, sessions that come, go silent, drain
+and return, reports true, late, repeated and wrong, cancels, sweeps of any size. After each batch every counter, index
+and timer is recounted; at the end one good agent works off what is left, and every job must have ended.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from stepward.server.core import invariants, keys, rows
+from stepward.server.core.commands import (
+    Accepted,
+    AttemptRef,
+    AttemptReport,
+    CancelJob,
+    CloseStream,
+    Declined,
+    DrainSession,
+    Failed,
+    ProgressMade,
+    RenewSession,
+    ReportAttempts,
+    Started,
+    Stopped,
+    Succeeded,
+    Sweep,
+    Unknown,
+)
+from stepward.server.core.rows import (
+    JOB_STATES_FINAL,
+    DefinitionBody,
+    Effect,
+    EventType,
+    JobState,
+    OnUnknown,
+    Payload,
+    StartMode,
+    StepState,
+)
+from tests.core.world import World, actions_of, step_spec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stepward.server.core.commands import AttemptEvent
+
+DONE = Succeeded(Payload(b'{"id":1}'))
+COMMANDS = 250
+JOBS_MAX = 25
+
+
+def make_definition(rng: random.Random) -> DefinitionBody:
+    """A random graph of up to six steps."""
+    count = rng.randint(1, 6)
+    needs = [tuple(j for j in range(i) if rng.random() < 0.4) for i in range(count)]
+    steps = tuple(
+        step_spec(
+            f"s{i}",
+            needs=needs[i],
+            dependents=tuple(k for k in range(count) if i in needs[k]),
+            undo=rng.random() < 0.8,
+            effect=rng.choice([Effect.IDEMPOTENT] * 3 + [Effect.NON_IDEMPOTENT]),
+            start=rng.choice(list(StartMode)),
+            on_unknown=rng.choice(list(OnUnknown)),
+        )
+        for i in range(count)
+    )
+    return DefinitionBody("graph", steps, b"", b"")
+
+
+class History:
+    """One random history."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.rng = random.Random(seed)
+        self.world = World(seed=seed)
+        self.body = make_definition(self.rng)
+        self.actions = actions_of(self.body)
+        self.world.define(self.body)
+        self.jobs: list[str] = []
+        self.sessions: list[str] = []
+        self.ended: dict[str, JobState] = {}
+        self.tokens: dict[bytes, int] = {}
+        self.coverage: Counter[str] = Counter()
+
+    def run(self) -> None:
+        """Do random things, then let a good agent finish."""
+        acts: list[tuple[Callable[[], None], int]] = [
+            (self._submit, 12),
+            (self._open, 8),
+            (self._reopen, 5),
+            (self._renew, 15),
+            (self._sweep, 10),
+            (self._cancel, 3),
+            (self._close_or_drain, 3),
+            (self._report, 44),
+        ]
+        for _ in range(COMMANDS):
+            self.world.now_ms += self.rng.choice([0, 1, 50, 300, 800, 4_000])
+            act = self.rng.choices([a for a, _ in acts], [w for _, w in acts])[0]
+            act()
+            self._check()
+        self._finish()
+
+    def _submit(self) -> None:
+        if len(self.jobs) < JOBS_MAX:
+            self.jobs.append(f"j{len(self.jobs):03d}")
+            self.world.submit(self.jobs[-1], "graph")
+
+    def _open(self) -> None:
+        self.sessions.append(f"session-{len(self.sessions):03d}")
+        self.world.open(self.sessions[-1], self.actions, slots=self.rng.randint(1, 3))
+
+    def _session(self) -> tuple[str, int] | None:
+        if not self.sessions:
+            return None
+        session_id = self.rng.choice(self.sessions)
+        row = self.world.reader.get(keys.session(session_id))
+        return session_id, row.generation if isinstance(row, rows.Session) else 1
+
+    def _reopen(self) -> None:
+        found = self._session()
+        if found is not None and self.world.reader.get(keys.session(found[0])) is not None:
+            row = self.world.reader.get(keys.session(found[0]))
+            assert isinstance(row, rows.Session)
+            if not row.ending:
+                self.world.open(found[0], self.actions, slots=row.slots)
+
+    def _renew(self) -> None:
+        found = self._session()
+        if found is not None:
+            held = () if self.rng.random() < 0.2 else None
+            self.world.one(RenewSession(*found, 0, held))
+
+    def _sweep(self) -> None:
+        self.world.one(Sweep(self.rng.choice([1, 3, 100])))
+
+    def _cancel(self) -> None:
+        if self.jobs:
+            self.world.one(CancelJob(self.rng.choice(self.jobs), "no longer wanted"))
+
+    def _close_or_drain(self) -> None:
+        found = self._session()
+        if found is not None:
+            self.world.one(CloseStream(*found) if self.rng.random() < 0.5 else DrainSession(*found))
+
+    def _report(self) -> None:
+        """Report on an assignment, or one time in five on any token that there ever was."""
+        held = [keys.parse_assignment(key) for key in self.world.reader.scan(keys.ASSIGNMENT)]
+        if self.sessions and self.rng.random() < 0.2:
+            held += [
+                (self.rng.choice(self.sessions), token, *keys.parse_subject(key[1:]))
+                for key, token in self.tokens.items()
+            ]
+        if held:
+            session_id, token, job_id, ordinal = self.rng.choice(held)
+            ref = AttemptRef(job_id, self.body.steps[ordinal].id, token)
+            self.world.one(ReportAttempts(session_id, 1, (AttemptReport(ref, self._event()),)))
+
+    def _event(self) -> AttemptEvent:
+        rng = self.rng
+        events: list[AttemptEvent] = [
+            DONE,
+            DONE,
+            DONE,
+            Started(),
+            Accepted(),
+            Failed("Refused", "by the service", rng.random() < 0.7),
+            Unknown("TimedOut", "after sending"),
+            Declined(rng.random() < 0.5),
+            Stopped(rng.random() < 0.5),
+            ProgressMade(Payload(b"1")),
+        ]
+        return rng.choice(events)
+
+    def _check(self) -> None:
+        """Every invariant, and what no batch may take back."""
+        found = invariants.violations(self.world.reader, led_ms=self.world.now_ms)
+        assert not found, (self.seed, found)
+        for job_id in self.jobs:
+            state = self.world.progress(job_id).state
+            assert self.ended.get(job_id, state) is state, (self.seed, job_id, self.ended[job_id], state)
+            if state in JOB_STATES_FINAL:
+                self.ended[job_id] = state
+        for key, row in self.world.changes.items():
+            if isinstance(row, rows.Step):
+                assert row.token >= self.tokens.get(key, 0), (self.seed, key, row.token)
+                self.tokens[key] = row.token
+
+    def _finish(self) -> None:
+        """A good agent with room for everything does what is left. Only what waits for a person may stay."""
+        good = "good-agent-000000"
+        self.world.open(good, self.actions, slots=100)
+        states: set[JobState] = set()
+        for _ in range(3_000):
+            self.world.now_ms += 900
+            self.world.do(RenewSession(good, 1, 0), Sweep(100))
+            for key in list(self.world.reader.scan(keys.assignments(good))):
+                self._do_well(good, key)
+            self._check()
+            states = {self.world.progress(job_id).state for job_id in self.jobs}
+            if states <= JOB_STATES_FINAL | {JobState.ESCALATED} and not self.world.reader.count(keys.ASSIGNMENT):
+                break
+        else:
+            pytest.fail(f"seed {self.seed}: not all jobs ended: {states}")
+        for job_id in self.jobs:
+            self._check_order(job_id)
+            self.coverage[self.world.job_state(job_id)] += 1
+
+    def _do_well(self, session_id: str, key: bytes) -> None:
+        _, token, job_id, ordinal = keys.parse_assignment(key)
+        ref = AttemptRef(job_id, self.body.steps[ordinal].id, token)
+        reports = tuple(AttemptReport(ref, event) for event in (Accepted(), DONE))
+        self.world.one(ReportAttempts(session_id, 1, reports))
+
+    def _check_order(self, job_id: str) -> None:
+        """Undos run against the edges, only after every forward attempt, and never of what has surely not happened."""
+        began: dict[int, int] = {}
+        ended: dict[int, int] = {}
+        forward_last = -1
+        for place, (_, event) in enumerate(self.world.events(job_id)):
+            if event.type is EventType.UndoReady:
+                began.setdefault(event.ordinal, place)
+            elif event.type in (EventType.UndoSucceeded, EventType.UndoFailed):
+                ended[event.ordinal] = place
+            elif event.type in (EventType.StepOffered, EventType.StepStarted, EventType.StepSucceeded):
+                forward_last = place
+        if not began:
+            return
+        assert forward_last < min(began.values()), (self.seed, job_id)
+        for ordinal, spec in enumerate(self.body.steps):
+            for dependent in spec.dependents:
+                if ordinal in began and dependent in began:
+                    assert ended[dependent] < began[ordinal], (self.seed, job_id, ordinal, dependent)
+        never_offered = {ordinal for ordinal in began if not self._was_offered(job_id, ordinal)}
+        assert not never_offered, (self.seed, job_id, never_offered)
+
+    def _was_offered(self, job_id: str, ordinal: int) -> bool:
+        return any(e.type is EventType.StepOffered and e.ordinal == ordinal for _, e in self.world.events(job_id))
+
+
+def run_seeds(first: int, count: int, only: int | None) -> Counter[str]:
+    """Run many histories and add up how their jobs ended."""
+    total: Counter[str] = Counter()
+    for seed in [only] if only is not None else range(first, first + count):
+        history = History(seed)
+        history.run()
+        total += history.coverage
+    return total
+
+
+def test_random_histories(only_seed: int | None) -> None:
+    """All promises hold, and every way in which a job can end is met."""
+    ended = run_seeds(0, 40, only_seed)
+
+    if only_seed is None:
+        assert min(ended[state.name] for state in (*JOB_STATES_FINAL, JobState.ESCALATED)) > 0, ended
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_many_random_histories(only_seed: int | None) -> None:
+    """The same, for longer."""
+    run_seeds(1_000, 400, only_seed)
+
+
+def test_a_step_that_has_not_begun_is_pending() -> None:
+    """What has no row yet reads as PENDING."""
+    world = World()
+    world.define(DefinitionBody("two", (step_spec("a", dependents=(1,)), step_spec("b", needs=(0,))), b"", b""))
+    world.submit("j1", "two")
+
+    assert world.step_state("j1", "b") == StepState.PENDING.name
