@@ -1,7 +1,9 @@
-"""The replicated chain of batches, which is the only truth; the only importer of pysyncobj. Reading order:
+"""The replicated chain of batches, which is the only truth; the only importer of pysyncobj.
+
+Reading order:
 
 1. `batch`: what a batch is, and when it continues the chain.
 2. `identity`: who a node is, and how a cluster comes to be.
 3. `journal`, `transport`, `engine`: pysyncobj made safe at its seams.
-4. `replica`: the actor that ties rules, rows and raft together.
+4. `outbox` and `replica`: the actor that ties rules, rows and raft together, and what goes in and out of it.
 """

@@ -6,83 +6,55 @@ whoever hosts it calls `step` from the one thread on which it was made. Everythi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections import deque
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple, assert_never
+
+import msgspec
+
+from stepward.server.core import clocks, keys
+from stepward.server.core.decide import Decision, Moment
+from stepward.server.core.rejections import Reason, Rejection
+from stepward.server.logbook import batch as batches
+from stepward.server.logbook import engine
+from stepward.server.logbook.batch import Batch, Verdict
+from stepward.server.logbook.engine import Engine
+from stepward.server.logbook.errors import AssertionsOff, BatchUnreadable, Diverged, ReplicaStopped
+from stepward.server.logbook.journal import StoreJournal
+from stepward.server.logbook.outbox import (
+    Answered,
+    Applied,
+    Decider,
+    Instant,
+    Outbox,
+    Proposal,
+    ReplicaLimits,
+    Standing,
+)
+from stepward.server.logbook.transport import FlushingTransport, no_wire
+from stepward.server.store import facts
+from stepward.server.store.interface import KEY_BYTES_MAX, key_too_long
+from stepward.server.store.live import CommittedRows, LiveRows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from stepward.server.core.commands import Answer, Command
-    from stepward.server.core.decide import Decision, Moment
-    from stepward.server.core.reader import Reader
-    from stepward.server.core.rows import Head, Row
+    from stepward.server.core.clocks import Clocks
+    from stepward.server.core.rows import Row
     from stepward.server.logbook.identity import Identity
     from stepward.server.store.interface import Store
-    from stepward.server.store.live import CommittedRows
+
+__all__ = ["Answered", "Applied", "Decider", "Instant", "Outbox", "Proposal", "Replica", "ReplicaLimits", "Standing"]
 
 
-class Instant(NamedTuple):
-    """What a host's clocks say. `steady_ms` counts suspension (CLOCK_BOOTTIME) and belongs to one boot."""
+class _InFlight(NamedTuple):
+    """A batch that this leader decided and nobody has applied yet."""
 
-    steady_ms: int
-    wall_ms: int
-
-
-class Proposal(NamedTuple):
-    """A command that someone waits for. `token` is the host's own, and comes back with the answer."""
-
-    token: object
-    command: Command
-
-
-class Answered(NamedTuple):
-    """What became of a proposal: exactly one for each.
-
-    A Rejection NOT_LEADER or OVERLOADED says that it was never proposed; COMMIT_UNKNOWN says that nobody knows. An
-    answer of any other kind was decided on the rows of `sequence`, or is itself part of that batch.
-    """
-
-    token: object
-    answer: Answer
-    sequence: int
-
-
-class Applied(NamedTuple):
-    """A batch that is applied and durable.
-
-    `changes` are the decoded rows (None: deleted) when this leader decided the batch; None when it came from
-    elsewhere, and then `puts` and `deletes` say the same in bytes. The batch that opens an epoch changes no row.
-    """
-
-    sequence: int
-    epoch: int
-    changes: Mapping[bytes, Row | None] | None
-    puts: Sequence[tuple[bytes, bytes]]
-    deletes: Sequence[bytes]
-
-
-class Standing(NamedTuple):
-    """What a replica is at the end of a step. `leads`: its epoch is open and it decides commands."""
-
-    leads: bool
-    epoch: int
-    term: int
-    head: Head
-
-
-class Outbox(NamedTuple):
-    """What a step gave. `wake_at_ms` is the steady instant at which `step` wants to be called again, at the latest."""
-
+    command: bytes
+    batch: Batch
+    hash: bytes
+    changes: Mapping[bytes, Row | None]
     answers: Sequence[Answered]
-    applied: Sequence[Applied]
-    standing: Standing
-    wake_at_ms: int
-
-
-class Decider(Protocol):
-    """The rules: `core.decide.decide` with its limits and its chance filled in."""
-
-    def __call__(self, reader: Reader, commands: Sequence[Command], moment: Moment, /) -> Decision: ...
 
 
 class Replica:
@@ -95,6 +67,12 @@ class Replica:
         boot_id: Names the boot to which `steady_ms` belongs.
         now: The moment of the start.
         on_failure: Told of each command whose rule raised, for the log.
+        limits: Bounds; the defaults are those of a node.
+
+    Raises:
+        AssertionsOff: Python runs with -O.
+        JournalCorrupt: The journal cannot have been written by us.
+        StoreCorrupt: The head cannot be read.
     """
 
     def __init__(
@@ -106,8 +84,37 @@ class Replica:
         boot_id: str,
         now: Instant,
         on_failure: Callable[[object, BaseException], None],
+        limits: ReplicaLimits | None = None,
     ) -> None:
-        raise NotImplementedError
+        if not __debug__:
+            raise AssertionsOff
+        self._store = store
+        self._identity = identity
+        self._decider = decider
+        self._boot_id = boot_id
+        self._on_failure = on_failure
+        self._limits = limits or ReplicaLimits()
+        self._head = facts.read_head(store)
+        self._journal = StoreJournal(store)
+        self._engine = Engine(
+            node_id=identity.node_id,
+            peers=(),
+            journal=self._journal,
+            transport=FlushingTransport(store.commit, no_wire),
+            apply=self._apply,
+            now_ms=now.steady_ms,
+        )
+        # The term for which this replica has proposed an epoch; None while it leads none.
+        self._epoch_term: int | None = None
+        # There while that epoch is open; built from rows at its first batch, and thrown away with it.
+        self._live: LiveRows | None = None
+        self._in_flight: _InFlight | None = None
+        self._waiting: deque[Proposal] = deque()
+        self._gathered_max = self._limits.commands_max
+        self._free_bytes, self._free_bytes_at_ms = store.free_bytes(), now.steady_ms
+        self._unsound = False
+        self._answers: list[Answered] = []
+        self._applied: list[Applied] = []
 
     def step(self, now: Instant, inbox: Sequence[Proposal]) -> Outbox:
         """Take in proposals, move the engine, decide at most one batch, flush, and say what came of it.
@@ -117,19 +124,272 @@ class Replica:
         Raises:
             Diverged: The logbook holds a batch that does not continue ours. Nothing more will be applied or served;
                 the files are kept for a person.
+            BatchUnreadable: The logbook holds an entry that this software cannot read.
+            StoreFailed: The disk did not take a write.
             ReplicaStopped: An earlier step raised; the process has to end.
         """
-        raise NotImplementedError
+        if self._unsound:
+            raise ReplicaStopped
+        # Until this step has ended well: if it does not, what is in memory may be ahead of the disk.
+        self._unsound = True
+        self._answers, self._applied = [], []
+        self._engine.tick(now.steady_ms)
+        self._follow_leadership(now)
+        self._take_in(inbox)
+        self._decide(now)
+        self._journal.compact()
+        self._flush_before_outbox()
+        self._unsound = False
+        return Outbox(self._answers, self._applied, self.standing, self._wake_at_ms(now))
 
     @property
     def standing(self) -> Standing:
         """What this replica was at the end of the last step."""
-        raise NotImplementedError
+        return Standing(self._live is not None, self._head.epoch, self._engine.term, self._head)
 
-    def committed(self) -> AbstractContextManager[CommittedRows]:
+    @contextmanager
+    def committed(self) -> Iterator[CommittedRows]:
         """The rows as the last step left them, for calls that read. Any thread may ask."""
-        raise NotImplementedError
+        with self._store.snapshot() as snapshot:
+            yield CommittedRows(snapshot)
 
     def close(self) -> None:
         """Let go of the files. What no step has flushed is lost, and was never answered. Safe to repeat."""
-        raise NotImplementedError
+        self._unsound = True
+        self._engine.close()
+        self._store.close()
+
+    def _flush_before_outbox(self) -> None:
+        # The transport flushes before a message leaves, but a cluster of one sends none: without this line its
+        # answers would leave before the disk has what they say.
+        self._store.commit()
+
+    def _wake_at_ms(self, now: Instant) -> int:
+        if self._live is not None and self._in_flight is None and self._waiting:
+            return now.steady_ms
+        return now.steady_ms + self._limits.idle_ms
+
+    # Epochs.
+
+    def _follow_leadership(self, now: Instant) -> None:
+        """Close an epoch whose term is over; open one when this node leads and has applied what others left."""
+        leads, term = self._engine.leads, self._engine.term
+        if self._epoch_term is not None and not (leads and term == self._epoch_term):
+            self._close_epoch()
+        if self._epoch_term is None and leads and self._engine.settled:
+            self._epoch_term = term
+            self._open_epoch(now)
+
+    def _open_epoch(self, now: Instant) -> None:
+        """Propose the batch from which on this node decides. If it is skipped as stale, the next step tries again."""
+        moved = clocks.reopen(self._head, steady_ms=now.steady_ms, wall_ms=now.wall_ms, boot_id=self._boot_id)
+        batch = self._next_batch(now, moved, epoch=self._head.epoch + 1, puts=[], deletes=[])
+        self._propose(now, batch, batches.encode(batch), changes={}, answers=())
+
+    def _close_epoch(self) -> None:
+        """Answer everybody who waits, and forget everything that was derived from rows."""
+        if self._in_flight is not None:
+            unknown = Rejection(
+                Reason.COMMIT_UNKNOWN,
+                "leadership was lost while this was being committed; it may or may not have happened, ask again",
+            )
+            self._answers += [Answered(answered.token, unknown, 0) for answered in self._in_flight.answers]
+        self._refuse_waiting(_not_leader())
+        self._epoch_term, self._live, self._in_flight = None, None, None
+
+    # Commands.
+
+    def _take_in(self, inbox: Sequence[Proposal]) -> None:
+        """Let proposals wait for the next batch, or refuse them."""
+        self._waiting += inbox
+        if self._epoch_term is None:
+            self._refuse_waiting(_not_leader())
+        while len(self._waiting) > self._limits.waiting_max:
+            message = f"{self._limits.waiting_max} commands wait already; try again later"
+            self._refuse(self._waiting.pop(), Rejection(Reason.OVERLOADED, message))
+
+    def _refuse_waiting(self, rejection: Rejection) -> None:
+        while self._waiting:
+            self._refuse(self._waiting.popleft(), rejection)
+
+    def _refuse(self, proposal: Proposal, rejection: Rejection) -> None:
+        self._answers.append(Answered(proposal.token, rejection, self._head.sequence))
+
+    def _decide(self, now: Instant) -> None:
+        """Decide one batch from what waits, and propose it. Its answers leave when it is applied.
+
+        A decision that changes nothing was made on rows that are applied, so its answers leave at once.
+        """
+        if self._live is None or self._in_flight is not None or not self._waiting:
+            return
+        if self._disk_is_full(now):
+            message = f"{self._free_bytes} bytes of disk are free; {self._limits.free_bytes_min} are needed to go on"
+            self._refuse_waiting(Rejection(Reason.DISK_FULL, message))
+            return
+        moved = clocks.advance(self._head, steady_ms=now.steady_ms, wall_ms=now.wall_ms)
+        gathered, decision, batch, encoded = self._gather(self._live, now, moved)
+        for command, error in decision.failures:
+            self._on_failure(command, error)
+        misfit = self._misfit(batch, encoded)
+        if misfit is not None:
+            assert len(gathered) == 1, "fewer commands were not tried"
+            self._refuse(gathered[0], misfit)
+            return
+        sequence = batch.sequence if decision.changes else self._head.sequence
+        answers = [Answered(*pair, sequence) for pair in zip(_tokens(gathered), decision.answers, strict=True)]
+        if decision.changes:
+            self._propose(now, batch, encoded, changes=decision.changes, answers=answers)
+        else:
+            self._answers += answers
+
+    def _gather(self, live: LiveRows, now: Instant, moved: Clocks) -> tuple[list[Proposal], Decision, Batch, bytes]:
+        """Decide for as many waiting commands as fit into a batch, and take these out.
+
+        Deciding changes nothing, so when the batch comes out too large it is decided again for half as many.
+        """
+        count = min(len(self._waiting), self._gathered_max)
+        while True:
+            gathered = [self._waiting[place] for place in range(count)]
+            decision = self._decider(live, [proposal.command for proposal in gathered], self._moment(now, moved))
+            puts = [(key, keys.encode_row(row)) for key, row in decision.changes.items() if row is not None]
+            deletes = [key for key, row in decision.changes.items() if row is None]
+            batch = self._next_batch(now, moved, epoch=self._head.epoch, puts=puts, deletes=deletes)
+            encoded = batches.encode(batch)
+            if count == 1 or (len(encoded) <= self._limits.gathered_bytes_max and not self._misfit(batch, encoded)):
+                break
+            count //= 2
+            self._gathered_max = count
+        self._gathered_max = min(self._gathered_max * 2, self._limits.commands_max)
+        for _ in gathered:
+            self._waiting.popleft()
+        return gathered, decision, batch, encoded
+
+    def _misfit(self, batch: Batch, encoded: bytes) -> Rejection | None:
+        """Why no replica could write this batch; checked here, so that applying cannot fail."""
+        if len(encoded) > self._limits.batch_bytes_max:
+            return Rejection(
+                Reason.PAYLOAD_TOO_LARGE,
+                f"this needs a batch of {len(encoded)} bytes; at most {self._limits.batch_bytes_max} can be written",
+            )
+        long = key_too_long([key for key, _ in batch.puts])
+        if long is not None:
+            message = f"this needs a key of {len(long)} bytes; at most {KEY_BYTES_MAX} can be stored; use shorter names"
+            return Rejection(Reason.INVALID_ARGUMENT, message)
+        return None
+
+    def _disk_is_full(self, now: Instant) -> bool:
+        if now.steady_ms - self._free_bytes_at_ms >= self._limits.free_bytes_age_ms:
+            self._free_bytes, self._free_bytes_at_ms = self._store.free_bytes(), now.steady_ms
+        return self._free_bytes < self._limits.free_bytes_min
+
+    # Batches.
+
+    def _moment(self, now: Instant, moved: Clocks) -> Moment:
+        return Moment(
+            sequence=self._head.sequence + 1,
+            epoch=self._head.epoch,
+            incarnation=self._identity.incarnation,
+            led_ms=moved.led_ms,
+            log_ms=moved.log_ms,
+            wall_ms=moved.wall_ms,
+            steady_ms=now.steady_ms,
+        )
+
+    def _next_batch(
+        self,
+        now: Instant,
+        moved: Clocks,
+        *,
+        epoch: int,
+        puts: list[tuple[bytes, bytes]],
+        deletes: list[bytes],
+    ) -> Batch:
+        return Batch(
+            sequence=self._head.sequence + 1,
+            parent=self._head.hash,
+            epoch=epoch,
+            incarnation=self._identity.incarnation,
+            led_ms=moved.led_ms,
+            log_ms=moved.log_ms,
+            wall_ms=moved.wall_ms,
+            decided_steady_ms=now.steady_ms,
+            boot_id=self._boot_id,
+            puts=puts,
+            deletes=deletes,
+        )
+
+    def _propose(
+        self,
+        now: Instant,
+        batch: Batch,
+        encoded: bytes,
+        *,
+        changes: Mapping[bytes, Row | None],
+        answers: Sequence[Answered],
+    ) -> None:
+        assert self._in_flight is None, "one batch is in flight already"
+        assert batches.judge(self._head, batch) is Verdict.APPLY, (self._head, batch.sequence)
+        command = engine.REGULAR + encoded
+        self._in_flight = _InFlight(command, batch, batches.hash_of(encoded), changes, answers)
+        self._engine.propose(command)
+        # In a cluster of one this commits and applies it; with peers it is on its way to them.
+        self._engine.tick(now.steady_ms)
+
+    def _apply(self, index: int, command: bytes) -> None:
+        """Write what an entry says. Called by the engine, in order; knows no rule and reads no clock."""
+        match command[:1]:
+            case engine.REGULAR:
+                self._apply_batch(index, command)
+            case engine.NO_OP:
+                pass
+            case kind:
+                # pysyncobj would unpickle these.
+                raise BatchUnreadable(index, f"its kind is {kind.hex()}")
+        self._journal.mark_applied(index)
+
+    def _apply_batch(self, index: int, command: bytes) -> None:
+        flying = self._in_flight
+        ours = flying if flying is not None and flying.command is command else None
+        batch, batch_hash = (ours.batch, ours.hash) if ours is not None else _read(index, command)
+        match batches.judge(self._head, batch):
+            case Verdict.DIVERGED:
+                raise Diverged(index, self._head, batch)
+            case Verdict.STALE:
+                if ours is not None:
+                    self._close_epoch()
+            case Verdict.APPLY:
+                self._store.apply(batch.puts, batch.deletes)
+                self._head = batches.head_after(batch, batch_hash)
+                self._store.put_fact(facts.HEAD, facts.encode_head(self._head))
+                changes = None if ours is None else ours.changes
+                self._applied.append(Applied(batch.sequence, batch.epoch, changes, batch.puts, batch.deletes))
+                if ours is not None:
+                    self._land(ours)
+            case verdict:
+                assert_never(verdict)
+
+    def _land(self, ours: _InFlight) -> None:
+        """Our batch is applied: let its answers go, and take its rows over into memory."""
+        self._in_flight = None
+        self._answers += ours.answers
+        if self._live is None:
+            self._live = LiveRows(self._store)
+        else:
+            self._live.applied(ours.changes)
+
+
+def _read(index: int, command: bytes) -> tuple[Batch, bytes]:
+    """A batch that came from elsewhere, and its hash."""
+    encoded = memoryview(command)[len(engine.REGULAR) :]
+    try:
+        return batches.decode(encoded), batches.hash_of(encoded)
+    except msgspec.DecodeError as error:
+        raise BatchUnreadable(index, str(error)) from error
+
+
+def _tokens(proposals: Sequence[Proposal]) -> Iterator[object]:
+    return (proposal.token for proposal in proposals)
+
+
+def _not_leader() -> Rejection:
+    return Rejection(Reason.NOT_LEADER, "this node does not lead the shard; nothing was proposed, ask its leader")

@@ -4,8 +4,9 @@ ServerError
 ├── StoreError
 │   ├── StoreAbsent      there is no data in this directory
 │   ├── StoreInUse       another process has this directory open
+│   ├── StoreFailed      the disk or the map did not take what was written
 │   └── StoreCorrupt     what is stored cannot have been written by us
-└── logbook.errors.LogbookError and what is below it
+└── LogbookError         and what is below it: see `logbook.errors`
 """
 
 from __future__ import annotations
@@ -42,6 +43,10 @@ class StoreInUse(StoreError):  # noqa: N818 - a state of the directory, named as
         super().__init__(f"{directory} is in use by {holder}; end it first, or give this node a directory of its own")
         self.directory = directory
         self.pid = pid
+
+
+class StoreFailed(StoreError):  # noqa: N818 - what happened, named as such
+    """The disk or the map did not take what was written. Nobody knows how much of it is there; the process must end."""
 
 
 class StoreCorrupt(StoreError):  # noqa: N818 - a state of the data, named as such

@@ -89,6 +89,12 @@ class Store(Rows, Protocol):
         ...
 
 
+def successor(prefix: bytes) -> bytes | None:
+    """The smallest key behind all keys that begin with `prefix`; None when nothing is behind them."""
+    stem = prefix.rstrip(b"\xff")
+    return stem[:-1] + bytes((stem[-1] + 1,)) if stem else None
+
+
 def key_too_long(keys: Sequence[bytes]) -> bytes | None:
     """The first key that no store can hold, if there is one."""
     return next((key for key in keys if len(key) > KEY_BYTES_MAX), None)

@@ -1,7 +1,7 @@
 """Decoded rows for those who decide and those who answer calls.
 
-`LiveRows` is what a leader decides on: a cache above the store, dropped with its epoch. `CommittedRows` reads a snapshot.
-Both implement `core.reader.Reader`.
+`LiveRows` is what a leader decides on: a cache above the store, dropped with its epoch. `CommittedRows` reads a
+snapshot. Both implement `core.reader.Reader`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from stepward.server.core import keys, rows
+from stepward.server.store import facts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -38,28 +39,38 @@ _ASSIGNMENT_KIND: Final = keys.ASSIGNMENT[0]
 
 
 class LiveRows:
-    """The newest applied rows, decoded, with those of live jobs kept in memory.
+    """The newest applied rows, decoded, with those of live jobs kept in memory. Made for one epoch.
 
-    Holds between `rows_max` and twice as many rows, and `definitions_max` definitions: two generations, of which the
-    older is thrown away when the younger is full. That is nearly as good as exact recency, and a hit costs one look
-    into a dict.
+    Two generations, of which the older is thrown away when the younger is full: nearly as good as exact recency, and
+    a hit costs one look into a dict. So there are at most twice as many rows and payload bytes as the bounds say.
+    Definitions are kept apart, since every job of theirs reads them.
     """
 
-    def __init__(self, store: Rows, *, rows_max: int = 100_000, definitions_max: int = 1_000) -> None:
+    def __init__(
+        self,
+        store: Rows,
+        *,
+        rows_max: int = 50_000,
+        payload_bytes_max: int = 64 << 20,
+        definitions_max: int = 256,
+    ) -> None:
         self._store = store
         self._rows_max = rows_max
+        self._payload_bytes_max = payload_bytes_max
         self._definitions_max = definitions_max
         self._young: dict[bytes, Row] = {}
+        self._young_payload_bytes = 0
         self._old: dict[bytes, Row] = {}
         self._definitions: dict[bytes, Row] = {}
         # Sets of keys instead of numbers: a key that is added or removed twice cannot make them wrong.
         self._assignments: dict[bytes, set[bytes]] = {}
-        self.rebuild()
+        for key in store.scan(keys.ASSIGNMENT):
+            self._note_assignment(key, there=True)
 
     def get(self, key: bytes) -> Row | None:
         """The row under `key`, decoded."""
         row = self._young.get(key)
-        return row if row is not None else self._fetch(key)
+        return self._fetch(key) if row is None else row
 
     def scan(self, prefix: bytes, *, after: bytes = b"", before: bytes = b"", reverse: bool = False) -> Iterator[bytes]:
         """See `core.reader.Reader`."""
@@ -67,17 +78,63 @@ class LiveRows:
 
     def count(self, prefix: bytes) -> int:
         """See `core.reader.Reader`. The assignments of one session are counted from memory."""
-        raise NotImplementedError
+        if prefix[0] == _ASSIGNMENT_KIND and prefix.endswith(b"\0"):
+            return len(self._assignments.get(prefix, ()))
+        return self._store.count(prefix)
 
     def applied(self, changes: Mapping[bytes, Row | None]) -> None:
-        """Take over what a batch changed. Called after the store has it."""
-        raise NotImplementedError
-
-    def rebuild(self) -> None:
-        """Forget everything and start again from rows: an epoch has opened."""
+        """Take over what a batch changed. Called after the store has it; safe to repeat."""
+        for key, row in changes.items():
+            if key[0] == _ASSIGNMENT_KIND:
+                self._note_assignment(key, there=row is not None)
+            if row is None:
+                self._forget(key)
+            else:
+                self._keep(key, row)
 
     def _fetch(self, key: bytes) -> Row | None:
-        raise NotImplementedError
+        row = self._old.get(key) or self._definitions.get(key)
+        if row is None:
+            value = self._store.get(key)
+            if value is None:
+                return None
+            row = keys.decode_row(key, value)
+        self._keep(key, row)
+        return row
+
+    def _keep(self, key: bytes, row: Row) -> None:
+        if key[0] in _KEPT_KINDS:
+            if len(self._young) >= self._rows_max or self._young_payload_bytes >= self._payload_bytes_max:
+                self._old, self._young, self._young_payload_bytes = self._young, {}, 0
+            self._young[key] = row
+            self._young_payload_bytes += _payload_bytes(row)
+        elif key[0] == _BODY_KIND and key not in self._definitions:
+            if len(self._definitions) >= self._definitions_max:
+                del self._definitions[next(iter(self._definitions))]
+            self._definitions[key] = row
+
+    def _forget(self, key: bytes) -> None:
+        self._young.pop(key, None)
+        self._old.pop(key, None)
+        self._definitions.pop(key, None)
+
+    def _note_assignment(self, key: bytes, *, there: bool) -> None:
+        prefix = key[: key.index(b"\0") + 1]
+        if there:
+            self._assignments.setdefault(prefix, set()).add(key)
+        elif prefix in self._assignments:
+            self._assignments[prefix].discard(key)
+            if not self._assignments[prefix]:
+                del self._assignments[prefix]
+
+
+def _payload_bytes(row: Row) -> int:
+    """The part of a row that may be large."""
+    match row:
+        case rows.Job(input=payload) | rows.Output(payload=payload):
+            return len(payload.data)
+        case _:
+            return 0
 
 
 class CommittedRows:
@@ -101,4 +158,4 @@ class CommittedRows:
 
     def head(self) -> rows.Head:
         """The last batch that this snapshot holds."""
-        raise NotImplementedError
+        return facts.read_head(self._snapshot)

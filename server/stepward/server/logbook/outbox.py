@@ -1,0 +1,98 @@
+"""What goes into a step of a replica, and what comes out of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from stepward.server.core.commands import Answer, Command
+    from stepward.server.core.decide import Decision, Moment
+    from stepward.server.core.reader import Reader
+    from stepward.server.core.rows import Head, Row
+
+
+class Instant(NamedTuple):
+    """What a host's clocks say. `steady_ms` counts suspension (CLOCK_BOOTTIME) and belongs to one boot."""
+
+    steady_ms: int
+    wall_ms: int
+
+
+class Proposal(NamedTuple):
+    """A command that someone waits for. `token` is the host's own, and comes back with the answer."""
+
+    token: object
+    command: Command
+
+
+class Answered(NamedTuple):
+    """What became of a proposal: exactly one for each.
+
+    A Rejection NOT_LEADER, OVERLOADED or DISK_FULL says that it was never decided; COMMIT_UNKNOWN says that nobody
+    knows. An answer of any other kind was decided on the rows of `sequence`, or is itself part of that batch.
+    """
+
+    token: object
+    answer: Answer
+    sequence: int
+
+
+class Applied(NamedTuple):
+    """A batch that is applied and durable.
+
+    `changes` are the decoded rows (None: deleted) when this leader decided the batch; None when it came from
+    elsewhere, and then `puts` and `deletes` say the same in bytes. The batch that opens an epoch changes no row.
+    """
+
+    sequence: int
+    epoch: int
+    changes: Mapping[bytes, Row | None] | None
+    puts: Sequence[tuple[bytes, bytes]]
+    deletes: Sequence[bytes]
+
+
+class Standing(NamedTuple):
+    """What a replica is at the end of a step. `leads`: its epoch is open and it decides commands."""
+
+    leads: bool
+    epoch: int
+    term: int
+    head: Head
+
+
+class Outbox(NamedTuple):
+    """What a step gave. `wake_at_ms` is the steady instant at which `step` wants to be called again, at the latest."""
+
+    answers: Sequence[Answered]
+    applied: Sequence[Applied]
+    standing: Standing
+    wake_at_ms: int
+
+
+class Decider(Protocol):
+    """The rules: `core.decide.decide` with its limits and its chance filled in."""
+
+    def __call__(self, reader: Reader, commands: Sequence[Command], moment: Moment, /) -> Decision: ...
+
+
+class ReplicaLimits(Struct, frozen=True):
+    """Bounds of one replica."""
+
+    # Commands gathered into one batch: the decision has to fit between two heartbeats.
+    commands_max: int = 2_000
+    # Gathering stops here: entries of this size keep a follower's catch-up in small bites.
+    gathered_bytes_max: int = 1 << 20
+    # One command alone may need more, up to here; above it the engine would cut the batch into pieces.
+    batch_bytes_max: int = 8 << 20
+    # Proposals that wait. Admission stands in front of this; here is only the last wall before memory ends.
+    waiting_max: int = 100_000
+    # Below this much free disk nothing is decided: a commit that fails half-way ends the process.
+    free_bytes_min: int = 32 << 20
+    # How often the engine moves when nothing happens. Nobody depends on it in a cluster of one.
+    idle_ms: int = 100
+    # How old an answer about the free disk may be.
+    free_bytes_age_ms: int = 100

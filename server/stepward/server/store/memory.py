@@ -1,0 +1,147 @@
+"""A store in memory: the twin of `LmdbStore` for tests and simulations, under the same contract test."""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, bisect_right, insort
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from stepward.server.store.interface import KEY_BYTES_MAX, successor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+# There is no disk that could be full.
+_FREE_BYTES: Final = 1 << 40
+
+
+class _Space:
+    """Committed pairs in key order, and what was written since. None stands for a deleted one."""
+
+    def __init__(self, committed: dict[bytes, bytes]) -> None:
+        self.committed = committed
+        self.pending: dict[bytes, bytes | None] = {}
+        self._order = sorted(committed)
+
+    def get(self, key: bytes) -> bytes | None:
+        return self.pending[key] if key in self.pending else self.committed.get(key)
+
+    def scan(self, prefix: bytes, after: bytes, before: bytes, reverse: bool) -> Iterator[bytes]:
+        order = self._order
+        end = successor(prefix)
+        first = bisect_right(order, after) if after >= prefix and after else bisect_left(order, prefix)
+        last = len(order) if end is None else bisect_left(order, end)
+        if before:
+            last = min(last, bisect_left(order, before))
+        places = range(last - 1, first - 1, -1) if reverse else range(first, last)
+        added = sorted(
+            (
+                key
+                for key, value in self.pending.items()
+                if value is not None and key.startswith(prefix) and key > after and (not before or key < before)
+            ),
+            reverse=reverse,
+        )
+        kept = (order[place] for place in places if order[place] not in self.pending)
+        return heapq.merge(kept, added, reverse=reverse)
+
+    def commit(self) -> None:
+        for key, value in self.pending.items():
+            if value is None:
+                if self.committed.pop(key, None) is not None:
+                    del self._order[bisect_left(self._order, key)]
+            else:
+                if key not in self.committed:
+                    insort(self._order, key)
+                self.committed[key] = value
+        self.pending.clear()
+
+
+class _Snapshot:
+    """Rows and facts of one moment."""
+
+    def __init__(self, rows: _Space, facts: _Space) -> None:
+        self._rows = rows
+        self._facts = facts
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._rows.get(key)
+
+    def scan(self, prefix: bytes, *, after: bytes = b"", before: bytes = b"", reverse: bool = False) -> Iterator[bytes]:
+        return self._rows.scan(prefix, after, before, reverse)
+
+    def count(self, prefix: bytes) -> int:
+        return sum(1 for _ in self.scan(prefix))
+
+    def fact(self, name: bytes) -> bytes | None:
+        return self._facts.get(name)
+
+
+class MemoryStore(_Snapshot):
+    """Rows, entries and facts in dicts. Survives nothing but `lose_uncommitted`."""
+
+    def __init__(self) -> None:
+        super().__init__(_Space({}), _Space({}))
+        self._entries = _Space({})
+
+    @property
+    def durable(self) -> bool:
+        """Durable as far as a test can tell: a power cut is `lose_uncommitted`."""
+        return True
+
+    def apply(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes]) -> None:
+        """See `interface.Store`."""
+        for key, value in puts:
+            assert 0 < len(key) <= KEY_BYTES_MAX, key
+            self._rows.pending[key] = value
+        for key in deletes:
+            self._rows.pending[key] = None
+
+    def put_fact(self, name: bytes, value: bytes) -> None:
+        """See `interface.Store`."""
+        self._facts.pending[name] = value
+
+    def put_entry(self, index: int, value: bytes) -> None:
+        """See `interface.Store`."""
+        key = index.to_bytes(8, "big")
+        assert next(self._entries.scan(b"", b"", b"", True), b"") < key, index
+        self._entries.pending[key] = value
+
+    def delete_entries(self, first: int, last: int) -> None:
+        """See `interface.Store`."""
+        for index in range(first, last + 1):
+            self._entries.pending[index.to_bytes(8, "big")] = None
+
+    def entries(self) -> Iterator[tuple[int, bytes]]:
+        """See `interface.Store`."""
+        for key in self._entries.scan(b"", b"", b"", False):
+            value = self._entries.get(key)
+            assert value is not None, key
+            yield int.from_bytes(key, "big"), value
+
+    def commit(self) -> None:
+        """See `interface.Store`."""
+        for space in self._spaces():
+            space.commit()
+
+    @contextmanager
+    def snapshot(self) -> Iterator[_Snapshot]:
+        """See `interface.Store`."""
+        yield _Snapshot(_Space(dict(self._rows.committed)), _Space(dict(self._facts.committed)))
+
+    def free_bytes(self) -> int:
+        """See `interface.Store`."""
+        return _FREE_BYTES
+
+    def close(self) -> None:
+        """See `interface.Store`. What was committed stays, for the next one that is given this object."""
+        self.lose_uncommitted()
+
+    def lose_uncommitted(self) -> None:
+        """What a crash does."""
+        for space in self._spaces():
+            space.pending.clear()
+
+    def _spaces(self) -> tuple[_Space, ...]:
+        return self._rows, self._facts, self._entries
