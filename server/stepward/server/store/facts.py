@@ -36,5 +36,5 @@ def read_head(source: Rows) -> rows.Head:
         raise StoreCorrupt("the head is missing beside the rows; restore this node from a backup")
     try:
         return _decode_head(value)
-    except msgspec.ValidationError as error:
+    except msgspec.DecodeError as error:
         raise StoreCorrupt(f"the head cannot be read ({error}); was it written by a newer version?") from error
