@@ -1,0 +1,65 @@
+"""The agent of the benchmark: handlers that do nothing, and a count of what they did.
+
+It says in one JSON line when it starts, and in another, when it ends, how many handlers ran and for how many keys: with
+nothing failing, both are three for each job.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from typing import Any
+
+from loadtest.shapes import OUTPUT, QUEUE, TRIP_STEPS, trip
+from stepward.agents import Agent, Context
+
+
+class Count:
+    """What ran."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.keys: set[str] = set()
+
+    def handler(self, ctx: Context) -> dict[str, Any]:
+        self.runs += 1
+        self.keys.add(ctx.idempotency_key)
+        return OUTPUT
+
+
+def bench_agent(slots: int) -> tuple[Agent, Count]:
+    """An agent that counts."""
+    agent = Agent(queue=QUEUE, slots=slots, definitions=[trip()])
+    count = Count()
+    for step in TRIP_STEPS:
+
+        async def handler(ctx: Context) -> dict[str, Any]:
+            return count.handler(ctx)
+
+        agent.action(step)(handler)
+    return agent, count
+
+
+def say(**fields: Any) -> None:
+    """One JSON line on standard output."""
+    sys.stdout.write(json.dumps(fields) + "\n")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    """Entry of the command line."""
+    options = argparse.ArgumentParser(prog="python -m loadtest.agent", description=__doc__)
+    options.add_argument("--server", required=True)
+    options.add_argument("--slots", type=int, default=512)
+    given = options.parse_args()
+    agent, count = bench_agent(given.slots)
+    say(event="ready", pid=os.getpid())
+    code = agent.run([given.server])
+    say(event="count", runs=count.runs, keys=len(count.keys))
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""Read what was used: processor time and memory of processes from /proc, and the counters of a server.
+
+A server tells its counters in the trailing metadata of `ClusterService.GetStatus`, so that the contract stays free of
+them: they change as the inside does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc.aio
+
+from stepward.v1 import cluster_service_pb2, cluster_service_pb2_grpc
+from stepward.v1.common_pb2 import JobState
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+# What the counters are called in the metadata.
+COUNTER_PREFIX = "stepward-"
+
+CALL_S_MAX = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What had been used at one moment, since each process began."""
+
+    cpu_ms: Mapping[str, float]
+    """By name of the process."""
+    counters: Mapping[str, int]
+    """Of the server."""
+
+
+def cpu_ms(pid: int) -> float:
+    """Processor time of a process with all its threads, in user and system mode."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S * 1000
+
+
+def peak_memory_mb(pid: int) -> float:
+    """The most memory that a process ever held."""
+    for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
+async def status(channel: grpc.aio.Channel) -> tuple[cluster_service_pb2.GetStatusResponse, dict[str, int]]:
+    """What a server says of itself, and its counters."""
+    stub = cluster_service_pb2_grpc.ClusterServiceStub(channel)
+    call = stub.GetStatus(cluster_service_pb2.GetStatusRequest(), timeout=CALL_S_MAX)
+    response = await call
+    counters = {}
+    for key, value in await call.trailing_metadata() or ():
+        if key.startswith(COUNTER_PREFIX) and isinstance(value, str) and value.isdigit():
+            counters[key.removeprefix(COUNTER_PREFIX)] = int(value)
+    return response, counters
+
+
+async def read(channel: grpc.aio.Channel, pids: Mapping[str, int]) -> Reading:
+    """All meters at this moment."""
+    _, counters = await status(channel)
+    return Reading(cpu_ms={name: cpu_ms(pid) for name, pid in pids.items()}, counters=counters)
+
+
+def jobs_by_state(response: cluster_service_pb2.GetStatusResponse) -> dict[str, int]:
+    """How many jobs a cluster of one node holds, by state."""
+    return {
+        JobState.Name(count.state).removeprefix("JOB_STATE_"): count.count
+        for shard in response.shards
+        for count in shard.jobs
+        if count.count
+    }

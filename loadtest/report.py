@@ -1,0 +1,161 @@
+"""What a run came to: computed from what the load process said, printed as a table, kept as JSON."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from typing import Any
+
+# Counters of the server that become figures a job, and the name of the figure.
+COUNTERS = {
+    "puts": "puts_per_job",
+    "log-bytes": "log_bytes_per_job",
+    "batches": "batches_per_job",
+    "flushes": "flushes_per_job",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Yardstick:
+    """What this machine gave in the same minute."""
+
+    calls_per_s: float
+    """Unary calls between two processes that do nothing else."""
+    flush_ms: float
+    """Median time to write 4 KiB and flush it, where the server's data lies."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """All figures of one run. Rates and latencies are of the measured seconds, without warm-up."""
+
+    shape: str
+    mode: str
+    nodes: int
+    inflight: int
+    rate: float
+    """Jobs begun a second; 0: as many as go."""
+    seconds: float
+    jobs: int
+    jobs_per_s: float
+    steps_per_s: float
+    p50_ms: float
+    p99_ms: float
+    max_ms: float
+    cpu_ms_per_job: float
+    """Of all processes."""
+    cpu_ms_per_job_by_process: Mapping[str, float]
+    counters_per_job: Mapping[str, float]
+    """Of the server: puts, bytes of log, batches and flushes."""
+    peak_memory_mb: Mapping[str, float]
+    lost: int
+    """Jobs that were begun and whose end was not seen, or that the server does not hold as completed."""
+    duplicated: int
+    """Jobs that were answered or stored twice, and steps that ran twice."""
+    failures: Mapping[str, int]
+    yardstick_calls_per_s: float
+    yardstick_flush_ms: float
+    machine: Mapping[str, str]
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`; the counters stand at the top, too."""
+        return {**asdict(self), **self.counters_per_job}
+
+    @property
+    def sound(self) -> bool:
+        """Whether the figures may be believed: something was measured, and nothing was lost or done twice."""
+        return self.jobs > 0 and not self.lost and not self.duplicated and not self.failures
+
+    def table(self) -> str:
+        """For people."""
+        rows = [
+            ("jobs/s", f"{self.jobs_per_s:,.0f}"),
+            ("steps/s", f"{self.steps_per_s:,.0f}"),
+            ("p50 / p99 / max", f"{self.p50_ms:.1f} / {self.p99_ms:.1f} / {self.max_ms:.1f} ms"),
+            ("CPU a job", f"{self.cpu_ms_per_job:.2f} ms{_by_process(self.cpu_ms_per_job_by_process)}"),
+            *(
+                (name.replace("_per_job", " a job").replace("_", " "), f"{figure:,.1f}")
+                for name, figure in self._counters()
+            ),
+            ("peak memory", _by_process(self.peak_memory_mb).strip(" ()") + " MB"),
+            ("lost / duplicated", f"{self.lost} / {self.duplicated}"),
+            *((f"failed: {name}", str(count)) for name, count in self.failures.items()),
+            ("yardstick", f"{self.yardstick_calls_per_s:,.0f} calls/s, flush {self.yardstick_flush_ms:.2f} ms"),
+        ]
+        pace = f"{self.rate:g}/s begun" if self.rate else f"{self.inflight} in flight"
+        head = f"{self.shape}, {self.mode}, {self.nodes} node, {pace}, {self.seconds:.1f} s, {self.jobs:,} jobs"
+        width = max(len(name) for name, _ in rows)
+        return "\n".join([head, *(f"  {name:<{width}}  {figure}" for name, figure in rows)])
+
+    def _counters(self) -> list[tuple[str, float]]:
+        return list(self.counters_per_job.items())
+
+
+def report(
+    *, given: Mapping[str, Any], said: Mapping[str, Any], counted: Mapping[str, int], yardstick: Yardstick, steps: int
+) -> Report:
+    """Make the report.
+
+    Args:
+        given: What the run was asked for: shape, mode, nodes, inflight, rate.
+        said: The load process's line.
+        counted: The agent's line: `runs` of handlers and `keys` that they had.
+        yardstick: Of the same run.
+        steps: Of one job.
+    """
+    jobs, seconds = said["jobs"], said["seconds"]
+    each = 1 / max(1, jobs)
+    cpu = {name: used * each for name, used in said["cpu_ms"].items()}
+    return Report(
+        **given,
+        seconds=seconds,
+        jobs=jobs,
+        jobs_per_s=jobs / seconds,
+        steps_per_s=steps * jobs / seconds,
+        **{f"{name}_ms": figure for name, figure in said["latencies_ms"].items()},
+        cpu_ms_per_job=sum(cpu.values()),
+        cpu_ms_per_job_by_process=cpu,
+        counters_per_job={
+            COUNTERS[name]: said["counters"][name] * each for name in COUNTERS if name in said["counters"]
+        },
+        peak_memory_mb=said["peak_memory_mb"],
+        lost=lost(said),
+        duplicated=duplicated(said, counted),
+        failures=said["failures"],
+        yardstick_calls_per_s=yardstick.calls_per_s,
+        yardstick_flush_ms=yardstick.flush_ms,
+        machine=machine(),
+    )
+
+
+def lost(said: Mapping[str, Any]) -> int:
+    """Jobs without an answer, and answered ones that the server does not hold as completed."""
+    unanswered = said["begun"] - said["answered"]
+    return int(unanswered + max(0, said["distinct"] - said["stored"].get("COMPLETED", 0)))
+
+
+def duplicated(said: Mapping[str, Any], counted: Mapping[str, int]) -> int:
+    """Answers that named the same job, jobs beyond those that were begun, and keys whose handler ran twice."""
+    answers = said["answered"] - said["distinct"]
+    stored = max(0, sum(said["stored"].values()) - said["begun"])
+    return int(answers + stored + counted["runs"] - counted["keys"])
+
+
+def machine() -> dict[str, str]:
+    """Where it ran."""
+    return {
+        "processors": str(os.cpu_count()),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "grpcio": version("grpcio"),
+    }
+
+
+def _by_process(figures: Mapping[str, float]) -> str:
+    parts = ", ".join(
+        f"{name} {figure:.2f}" if figure < 10 else f"{name} {figure:.0f}" for name, figure in figures.items()
+    )
+    return f" ({parts})"

@@ -1,0 +1,187 @@
+"""The ways to submit jobs and to learn of their ends. Each turns into what a user of that way would write."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+import grpc.aio
+
+from stepward.client import AsyncClient
+from stepward.client.payloads import Payload as ClientPayload
+from stepward.v1 import job_service_pb2, job_service_pb2_grpc
+from stepward.v1.common_pb2 import JOB_STATE_COMPLETED, JobState, Payload
+from stepward.v1.job_service_pb2 import JobSubmission
+
+# A job that has not ended by then is lost.
+JOB_S_MAX = 60.0
+
+# Submissions in one SubmitJobs call at most.
+BULK_MAX = 100
+
+CHANNEL_OPTIONS = (("grpc.use_local_subchannel_pool", 1),)
+
+
+class Ended(Exception):  # noqa: N818 - what happened, not an error of ours
+    """A job ended in another state than COMPLETED."""
+
+
+class Submitter(Protocol):
+    """Runs one job: returns its id when it is COMPLETED. May be called many times at once."""
+
+    async def __call__(self) -> str:
+        """Run one job.
+
+        Raises:
+            Ended: It ended in another state.
+            AioRpcError, StepwardError: The call failed.
+            TimeoutError: It has not ended in time.
+        """
+
+
+def keys(run: str) -> Callable[[], str]:
+    """Idempotency keys that no other run uses."""
+    numbers = itertools.count()
+    return lambda: f"{run}-{next(numbers)}"
+
+
+@asynccontextmanager
+async def unary(address: str, *, definition: str, input: Payload, run: str) -> AsyncIterator[Submitter]:
+    """`RunJob`: submit and wait in one call over the generated stubs. What the figures are about."""
+    next_key = keys(run)
+    async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+        stub = job_service_pb2_grpc.JobServiceStub(channel)
+
+        async def submit() -> str:
+            job = JobSubmission(definition_name=definition, input=input, idempotency_key=next_key())
+            response = await stub.RunJob(job_service_pb2.RunJobRequest(job=job), timeout=JOB_S_MAX)
+            return _completed(response.job.job_id, response.job.state)
+
+        yield submit
+
+
+@asynccontextmanager
+async def python_client(address: str, *, definition: str, input: Payload, run: str) -> AsyncIterator[Submitter]:
+    """`AsyncClient.run`, as the README shows it."""
+    next_key = keys(run)
+    async with AsyncClient(address) as client:
+        payload = ClientPayload(input.data, input.encoding)
+
+        async def submit() -> str:
+            result = await client.run(
+                definition, payload, idempotency_key=next_key(), wait_max_s=JOB_S_MAX, check=False
+            )
+            return _completed(result.job_id, JobState.Value(f"JOB_STATE_{result.state}"))
+
+        yield submit
+
+
+@asynccontextmanager
+async def bulk(address: str, *, definition: str, input: Payload, run: str) -> AsyncIterator[Submitter]:
+    """`SubmitJobs` for all that wait to be submitted, and one `WatchJobs` stream for their ends."""
+    async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+        ends = Bulk(job_service_pb2_grpc.JobServiceStub(channel), caller_id=run)
+        next_key = keys(run)
+
+        async def submit() -> str:
+            job = JobSubmission(definition_name=definition, input=input, idempotency_key=next_key(), caller_id=run)
+            return await ends.run(job)
+
+        tasks = [asyncio.create_task(ends.watch()), asyncio.create_task(ends.submit())]
+        await ends.watching.wait()
+        try:
+            yield submit
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class Bulk:
+    """Gathers submissions into calls, and gives each caller the end of its job."""
+
+    def __init__(self, stub: job_service_pb2_grpc.JobServiceAsyncStub, *, caller_id: str) -> None:
+        self._stub = stub
+        self._caller_id = caller_id
+        self._queue: asyncio.Queue[tuple[JobSubmission, asyncio.Future[str]]] = asyncio.Queue()
+        self._waiting: dict[str, asyncio.Future[str]] = {}
+        # An end may come before the answer to the call that submitted the job.
+        self._early: dict[str, JobState.ValueType] = {}
+        self._calls: set[asyncio.Task[None]] = set()
+        self.watching = asyncio.Event()
+
+    async def run(self, job: JobSubmission) -> str:
+        """Submit with the next call, and wait for the job's end."""
+        ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._queue.put_nowait((job, ended))
+        async with asyncio.timeout(JOB_S_MAX):
+            return await ended
+
+    async def watch(self) -> None:
+        """Follow the ends of all jobs."""
+        stream = self._stub.WatchJobs(job_service_pb2.WatchJobsRequest(caller_id=self._caller_id))
+        await stream.initial_metadata()
+        self.watching.set()
+        async for message in stream:
+            for job in message.jobs:
+                ended = self._waiting.pop(job.job_id, None)
+                if ended is None:
+                    self._early[job.job_id] = job.state
+                else:
+                    _settle(ended, job.job_id, job.state)
+
+    async def submit(self) -> None:
+        """Take what has gathered, call by call; calls overlap."""
+        while True:
+            group = [await self._queue.get()]
+            while not self._queue.empty() and len(group) < BULK_MAX:
+                group.append(self._queue.get_nowait())
+            call = asyncio.create_task(self._call(group))
+            self._calls.add(call)
+            call.add_done_callback(self._calls.discard)
+            # What becomes ready at the same time goes together.
+            await asyncio.sleep(0.001)
+
+    async def _call(self, group: list[tuple[JobSubmission, asyncio.Future[str]]]) -> None:
+        request = job_service_pb2.SubmitJobsRequest(jobs=[job for job, _ in group])
+        try:
+            response = await self._stub.SubmitJobs(request, timeout=JOB_S_MAX)
+        except grpc.aio.AioRpcError as error:
+            for _, ended in group:
+                ended.set_exception(error)
+            return
+        for result, (_, ended) in zip(response.results, group, strict=True):
+            job_id = result.job.job_id
+            if result.HasField("error"):
+                ended.set_exception(Ended(f"refused: {result.error.reason}: {result.error.message}"))
+            elif job_id in self._early:
+                _settle(ended, job_id, self._early.pop(job_id))
+            else:
+                self._waiting[job_id] = ended
+
+
+def _completed(job_id: str, state: JobState.ValueType) -> str:
+    if state != JOB_STATE_COMPLETED:
+        raise Ended(f"job {job_id} ended {JobState.Name(state)}")
+    return job_id
+
+
+def _settle(ended: asyncio.Future[str], job_id: str, state: JobState.ValueType) -> None:
+    if ended.done():
+        return
+    if state == JOB_STATE_COMPLETED:
+        ended.set_result(job_id)
+    else:
+        ended.set_exception(Ended(f"job {job_id} ended {JobState.Name(state)}"))
+
+
+MODES = {"run": unary, "bulk": bulk, "python-client": python_client}
+
+
+def run_name() -> str:
+    """A name for this run's keys that a later run on the same data does not draw."""
+    return f"bench-{time.time_ns():x}"
