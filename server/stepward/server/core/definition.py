@@ -1,0 +1,79 @@
+"""What a job runs: a definition with every default filled in and every edge a position."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from stepward.server.core import definition_rules
+from stepward.server.core.definition_source import (
+    QUEUE_DEFAULT,
+    QUEUE_MS_DEFAULT,
+    START_TO_CLOSE_MS_DEFAULT,
+    either,
+    retry_spec,
+)
+from stepward.server.core.rows import DefinitionBody, Effect, OnUnknown, StartMode, StepSpec, UndoSpec
+
+if TYPE_CHECKING:
+    from stepward.server.core.definition_source import DefinitionSource, StepSource, UndoSource
+    from stepward.server.core.limits import Limits
+    from stepward.server.core.rejections import Violation
+
+JSON_SPACES: Final = " \t\n\r"
+
+
+def compile_definition(
+    source: DefinitionSource, limits: Limits, source_bytes: bytes
+) -> DefinitionBody | tuple[Violation, ...]:
+    """What a job of this definition runs, or all the rules that it breaks.
+
+    `source_bytes` is the public message, kept to be read back; its size counts.
+    """
+    violations = definition_rules.check(source, limits, size_bytes=len(source_bytes))
+    if violations:
+        return violations
+    positions = {step.id: position for position, step in enumerate(source.steps)}
+    dependents: list[list[int]] = [[] for _ in source.steps]
+    for position, step in enumerate(source.steps):
+        for need in step.needs:
+            dependents[positions[need]].append(position)
+    steps = tuple(
+        _step(step, tuple(sorted(positions[need] for need in step.needs)), tuple(dependents[position]))
+        for position, step in enumerate(source.steps)
+    )
+    return DefinitionBody(source.name, steps, source.output.strip(JSON_SPACES).encode(), source_bytes)
+
+
+def _step(step: StepSource, needs: tuple[int, ...], dependents: tuple[int, ...]) -> StepSpec:
+    effect = Effect(step.effect or Effect.IDEMPOTENT)
+    queue = step.queue or QUEUE_DEFAULT
+    return StepSpec(
+        id=step.id,
+        action=step.action or step.id,
+        queue=queue,
+        needs=needs,
+        dependents=dependents,
+        input=step.input.strip(JSON_SPACES).encode(),
+        retry=retry_spec(step.retry),
+        start_to_close_ms=either(step.timeouts.start_to_close_ms, START_TO_CLOSE_MS_DEFAULT),
+        queue_ms=either(step.timeouts.queue_ms, QUEUE_MS_DEFAULT),
+        effect=effect,
+        start=StartMode(step.start or _start_default(effect, step.undo)),
+        on_unknown=OnUnknown(step.on_unknown or OnUnknown.ESCALATE),
+        undo=None if step.undo is None else _undo(step.undo, queue),
+    )
+
+
+def _start_default(effect: Effect, undo: UndoSource | None) -> StartMode:
+    """On offer where an attempt that may have happened can be repeated or undone, else on accept."""
+    return StartMode.ON_OFFER if effect is Effect.IDEMPOTENT or undo is not None else StartMode.ON_ACCEPT
+
+
+def _undo(undo: UndoSource, step_queue: str) -> UndoSpec:
+    return UndoSpec(
+        action=undo.action,
+        queue=undo.queue or step_queue,
+        retry=retry_spec(undo.retry),
+        start_to_close_ms=either(undo.timeouts.start_to_close_ms, START_TO_CLOSE_MS_DEFAULT),
+        queue_ms=either(undo.timeouts.queue_ms, QUEUE_MS_DEFAULT),
+    )

@@ -1,0 +1,84 @@
+"""Definitions as their authors write them, and the defaults of what they leave out.
+
+The structs mirror the public messages. What was left out is None, 0 or ""; durations are milliseconds.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+
+from stepward.server.core.rows import RetrySpec
+
+QUEUE_DEFAULT: Final = "default"
+RETRY_DEFAULT: Final = RetrySpec(attempts_max=5, initial_ms=1_000, factor=2.0, cap_ms=60_000)
+START_TO_CLOSE_MS_DEFAULT: Final = 600_000
+QUEUE_MS_DEFAULT: Final = 86_400_000
+
+
+class RetrySource(Struct, frozen=True):
+    """A `RetryPolicy`."""
+
+    attempts_max: int = 0
+    initial_ms: int | None = None
+    factor: float = 0.0
+    cap_ms: int | None = None
+    non_retryable_kinds: tuple[str, ...] = ()
+
+
+class TimeoutsSource(Struct, frozen=True):
+    """A `Timeouts`."""
+
+    start_to_close_ms: int | None = None
+    queue_ms: int | None = None
+
+
+class UndoSource(Struct, frozen=True):
+    """An `Undo`."""
+
+    action: str = ""
+    retry: RetrySource = RetrySource()
+    timeouts: TimeoutsSource = TimeoutsSource()
+    queue: str = ""
+
+
+class StepSource(Struct, frozen=True):
+    """A `Step`. The enums are plain numbers, as the wire may bring ones that this software does not know."""
+
+    id: str = ""
+    action: str = ""
+    queue: str = ""
+    needs: tuple[str, ...] = ()
+    input: str = ""
+    retry: RetrySource = RetrySource()
+    timeouts: TimeoutsSource = TimeoutsSource()
+    effect: int = 0
+    start: int = 0
+    undo: UndoSource | None = None
+    on_unknown: int = 0
+
+
+class DefinitionSource(Struct, frozen=True):
+    """A `Definition`."""
+
+    name: str = ""
+    steps: tuple[StepSource, ...] = ()
+    output: str = ""
+    description: str = ""
+
+
+def retry_spec(retry: RetrySource) -> RetrySpec:
+    """A retry policy with its defaults filled in, whether or not it keeps the rules."""
+    return RetrySpec(
+        attempts_max=retry.attempts_max or RETRY_DEFAULT.attempts_max,
+        initial_ms=either(retry.initial_ms, RETRY_DEFAULT.initial_ms),
+        factor=float(retry.factor or RETRY_DEFAULT.factor),
+        cap_ms=either(retry.cap_ms, RETRY_DEFAULT.cap_ms),
+        non_retryable_kinds=tuple(sorted(set(retry.non_retryable_kinds))),
+    )
+
+
+def either(value: int | None, default: int) -> int:
+    """The value, or the default when it was left out. Zero is a value."""
+    return default if value is None else value
