@@ -103,11 +103,10 @@ def _close(batch: Batch, job_id: str, ordinal: int, step: Step, how: End, failur
 
 
 def _linger(batch: Batch, step: Step, attempt: Lingering) -> tuple[Lingering, ...]:
-    """Remember an attempt that is not confirmed stopped. The oldest lost ones are forgotten beyond the bound."""
+    """Remember an attempt that is not confirmed stopped. Beyond the bound the oldest that cannot act is forgotten."""
     kept = list(step.lingering)
     if len(kept) >= batch.limits.lingering_max:
-        lost = next((known for known in kept if known.lost), kept[0])
-        kept.remove(lost)
+        kept.remove(next((known for known in kept if known.lost or known.closed), kept[0]))
     return (*kept, attempt)
 
 
@@ -233,6 +232,6 @@ def clear_at(batch: Batch, step: Step) -> TimerAt:
     An agent's confirmation or the end of its session moves the step sooner.
     """
     fence_led_ms = step.fence_at_led_ms
-    if any(not attempt.lost for attempt in step.lingering):
+    if any(not (attempt.lost or attempt.closed) for attempt in step.lingering):
         fence_led_ms = max(fence_led_ms, batch.moment.led_ms + batch.limits.session_ttl_ms)
     return TimerAt(Clock.LED, max(fence_led_ms, batch.moment.led_ms))

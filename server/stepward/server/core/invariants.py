@@ -110,7 +110,7 @@ def _step_violations(reader: Reader, job_id: str, ordinal: int, step: Step, prog
             yield f"it is held by session {step.session_id}, which is not open"
     for attempt in step.lingering:
         key = keys.assignment(attempt.session_id, attempt.token, job_id, ordinal)
-        if not attempt.lost and reader.get(key) is None:
+        if not (attempt.lost or attempt.closed) and reader.get(key) is None:
             yield f"attempt {attempt.token} lingers without an assignment"
     if step.maybe_done and step.state is StepState.COMPENSATED:
         yield "it is undone and may be done"
@@ -154,5 +154,5 @@ def _session_violations(reader: Reader) -> Iterator[str]:
             yield f"assignment of {job_id}/{ordinal}, which has no row"
             continue
         current = step.token == token and step.session_id == session_id and step.state in states.HELD
-        if not current and not any(attempt.token == token and not attempt.lost for attempt in step.lingering):
+        if not current and not any(a.token == token and not (a.lost or a.closed) for a in step.lingering):
             yield f"assignment {token} of {job_id}/{ordinal} that nothing waits for: {step.state.name}"

@@ -46,4 +46,4 @@ def fence_led_ms(*, led_ms: int, ttl_ms: int, kill_grace_ms: int) -> int:
 
 def is_clear(step: Step, *, led_ms: int) -> bool:
     """Whether no attempt of the step that has ended for us can still act."""
-    return led_ms >= step.fence_at_led_ms and all(attempt.lost for attempt in step.lingering)
+    return led_ms >= step.fence_at_led_ms and all(attempt.lost or attempt.closed for attempt in step.lingering)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
+from msgspec.structs import replace
+
 from stepward.server.core import advance, attempts, compensation, keys, rows, states
 from stepward.server.core.attempts import End
 from stepward.server.core.batch import NO_TIMER
@@ -89,7 +91,7 @@ def _stale(batch: Batch, report: AttemptReport, ordinal: int, step: Step) -> tup
     among the lost ones, and what it says is kept.
     """
     for attempt in step.lingering:
-        if attempt.lost and attempt.token == report.attempt.token:
+        if attempt.token == report.attempt.token and attempt.lost:
             return _late(batch, attempt.session_id, report, ordinal, step)
     return STALE_TOKEN, f"token {report.attempt.token} is not the newest of this step, which is {step.token}"
 
@@ -99,8 +101,10 @@ def _late(batch: Batch, session_id: str, report: AttemptReport, ordinal: int, st
     ref, event = report.attempt, report.event
     if isinstance(event, Accepted | Started | ProgressMade):
         return STALE_TOKEN, "this attempt has ended; stop it"
-    kept = tuple(attempt for attempt in step.lingering if attempt.token != ref.token)
-    fence_led_ms = step.fence_at_led_ms if any(attempt.lost for attempt in kept) else 0
+    if any(attempt.token == ref.token and attempt.closed for attempt in step.lingering):
+        return STALE_TOKEN, "this attempt had ended, and was heard of before"
+    kept = tuple(replace(known, closed=True) if known.token == ref.token else known for known in step.lingering)
+    fence_led_ms = step.fence_at_led_ms if any(known.lost and not known.closed for known in kept) else 0
     batch.draft.delete(keys.assignment(session_id, ref.token, ref.job_id, ordinal))
     batch.keep(ref.job_id, ordinal, step, lingering=kept, fence_at_led_ms=fence_led_ms)
     if isinstance(event, Declined | Stopped):

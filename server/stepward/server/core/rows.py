@@ -254,15 +254,16 @@ class Progress(Row, frozen=True):
 
 
 class Lingering(Value, frozen=True):
-    """An attempt that has ended for us, but is not confirmed stopped by its agent.
+    """An attempt that has ended for us without a word of its agent: timed out, or lost with its session.
 
-    `lost`: its session has ended since; from then on the step's fence counts. It is kept so that a late report of it
-    is recorded once, as an observation.
+    It may still act until its agent is heard of (`closed`), or, once its session has ended (`lost`), until the step's
+    fence. It is kept, so that a late report is recorded once, as an observation.
     """
 
     session_id: str
     token: int
     lost: bool = False
+    closed: bool = False
 
 
 class Step(Row, frozen=True):

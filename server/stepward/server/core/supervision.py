@@ -91,7 +91,7 @@ def _judge(batch: Batch, key: bytes, assignments_max: int) -> None:
     step = batch.step(job_id, ordinal)
     assert step is not None
     _judge_step(batch, job_id, ordinal, step)
-    assert batch.draft.get(key) is None, ("a due timer must be moved", job_id, ordinal, step)
+    assert batch.step(job_id, ordinal) != step, ("what is due must move", job_id, ordinal, step)
 
 
 def _judge_step(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:

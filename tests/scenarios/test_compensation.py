@@ -1,0 +1,389 @@
+"""Undoing: what is undone, in which order, when it may begin, and what a cancel does at every moment."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import pytest
+
+from stepward.server.core import keys, rows, views
+from stepward.server.core.commands import (
+    Accepted,
+    CancelJob,
+    Declined,
+    Failed,
+    JobCancelled,
+    JobSubmitted,
+    Started,
+    Stopped,
+    SubmitJob,
+    Sweep,
+)
+from stepward.server.core.rejections import Reason, Rejection
+from stepward.server.core.rows import (
+    JOB_STATES_FINAL,
+    DefinitionBody,
+    EventType,
+    OnUnknown,
+    Payload,
+    RetrySpec,
+    StartMode,
+)
+from tests.core.world import World, actions_of, step_spec
+from tests.scenarios.trips import (
+    BROKEN,
+    DONE,
+    FENCE_MS,
+    GONE,
+    SESSION_END_MS,
+    TRIP,
+    TTL_MS,
+    cancel,
+    free_slots,
+    pass_time,
+    single,
+    sweep,
+    world_with,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+AGENT = "agent-one"
+
+
+def undo_events(world: World, job_id: str) -> list[str]:
+    """Beginnings and ends of undos, in order, such as "+hotel" and "-hotel"."""
+    names = [spec.id for spec in TRIP.steps]
+    marks = {EventType.UndoOffered: "+", EventType.UndoSucceeded: "-"}
+    return [marks[e.type] + names[e.ordinal] for _, e in world.events(job_id) if e.type in marks]
+
+
+def work_off(world: World, session_id: str = AGENT) -> None:
+    """The agent does all that it is given, until nothing is left."""
+    for _ in range(20):
+        held = list(world.reader.scan(keys.assignments(session_id)))
+        for key in held:
+            _, token, job_id, ordinal = keys.parse_assignment(key)
+            assignment = world.reader.get(key)
+            assert isinstance(assignment, rows.Assignment)
+            if assignment.start is StartMode.ON_ACCEPT:
+                world.report(session_id, job_id, step_id(world, job_id, ordinal), Accepted(), token=token)
+            world.report(session_id, job_id, step_id(world, job_id, ordinal), DONE, token=token)
+        if not held:
+            return
+
+
+def step_id(world: World, job_id: str, ordinal: int) -> str:
+    """A step's id by its position."""
+    job = world.reader.get(keys.job(job_id))
+    assert isinstance(job, rows.Job)
+    body = world.reader.get(keys.definition_body(job.definition_hash))
+    assert isinstance(body, rows.DefinitionBody)
+    return body.steps[ordinal].id
+
+
+def test_h041_undos_run_against_the_edges() -> None:
+    """H041: A -> {B, C} -> D, D fails for good: B and C are undone, and A only when both are."""
+    world = world_with(TRIP)
+    world.submit("j1", "trip")
+    for name in ("flight", "hotel", "car"):
+        world.report(AGENT, "j1", name, DONE)
+    world.report(AGENT, "j1", "receipt", GONE)
+    assert undo_events(world, "j1") == ["+car", "+hotel"]
+
+    world.report(AGENT, "j1", "car", DONE)
+    assert world.step_state("j1", "flight") == "SUCCEEDED"
+    world.report(AGENT, "j1", "hotel", DONE)
+    assert world.step_state("j1", "flight") == "UNDO_OFFERED"
+    world.report(AGENT, "j1", "flight", DONE)
+
+    assert undo_events(world, "j1") == ["+car", "+hotel", "-car", "-hotel", "+flight", "-flight"]
+    assert world.job_state("j1") == "COMPENSATED"
+
+
+def test_h042_a_step_that_may_have_happened_is_undone_first() -> None:
+    """H042: A is done, B was started and its agent is lost, with no attempt left: B's undo runs too, then A's."""
+    steps = (
+        step_spec("flight", dependents=(1,)),
+        step_spec("hotel", needs=(0,), retry=RetrySpec(attempts_max=1), on_unknown=OnUnknown.COMPENSATE),
+    )
+    body = DefinitionBody("trip", steps, b"", b"")
+    world = world_with(body)
+    world.submit("j1", "trip")
+    world.report(AGENT, "j1", "flight", DONE)
+    world.report(AGENT, "j1", "hotel", Started())
+
+    world.now_ms = SESSION_END_MS
+    sweep(world)
+    world.open("agent-two", actions_of(body))
+    assert (world.job_state("j1"), world.step_state("j1", "hotel")) == ("COMPENSATING", "OUTCOME_UNKNOWN")
+    pass_time(world, SESSION_END_MS + FENCE_MS - 1, alive=("agent-two",))
+    assert undo_events(world, "j1") == []
+    pass_time(world, SESSION_END_MS + FENCE_MS, alive=("agent-two",))
+    work_off(world, "agent-two")
+
+    assert undo_events(world, "j1") == ["+hotel", "-hotel", "+flight", "-flight"]
+    assert world.job_state("j1") == "COMPENSATED"
+
+
+def test_h042_the_fence_falls_when_the_lost_agent_is_heard_of() -> None:
+    """H042: the agent comes back and says that its attempt has stopped: nothing is left to wait for."""
+    world = world_with(TRIP)
+    world.submit("j1", "trip")
+    world.report(AGENT, "j1", "flight", Started())
+    token = world.step("j1", "flight").token  # type: ignore[union-attr]  # it was offered
+    world.now_ms = SESSION_END_MS
+    sweep(world)
+    cancel(world, "j1")
+    world.open("agent-two", actions_of(TRIP))
+    assert world.step_state("j1", "flight") == "OUTCOME_UNKNOWN"
+
+    world.report("agent-two", "j1", "flight", Stopped(draining=False), token=token)
+
+    assert world.step_state("j1", "flight") == "UNDO_OFFERED"
+
+
+def test_h042_what_was_never_accepted_is_not_undone() -> None:
+    """H042: an offer that starts on accept and was not accepted has surely not happened."""
+    world = world_with(single(start=StartMode.ON_ACCEPT))
+    world.submit("j1", "single")
+
+    world.now_ms = SESSION_END_MS
+    sweep(world)
+    cancel(world, "j1")
+
+    assert world.job_state("j1") == "CANCELLED"
+    assert undo_events(world, "j1") == []
+
+
+def test_h043_a_failing_undo_stops_at_its_limit_and_asks_a_person() -> None:
+    """H043: exactly three tries with a wait in between, then it is loud; what must come after it waits."""
+    world = world_with(TRIP)
+    world.submit("j1", "trip")
+    for name in ("flight", "hotel"):
+        world.report(AGENT, "j1", name, DONE)
+    world.report(AGENT, "j1", "car", GONE)
+    tries = 0
+    while world.step_state("j1", "hotel") != "UNDO_FAILED":
+        tries += 1
+        world.report(AGENT, "j1", "hotel", BROKEN)
+        pass_time(world, world.now_ms + 5_000, alive=(AGENT,))
+    pass_time(world, world.now_ms + 600_000, alive=(AGENT,))
+
+    assert tries == 3
+    assert (world.job_state("j1"), world.step_state("j1", "flight")) == ("ESCALATED", "SUCCEEDED")
+    failed = [event for _, event in world.events("j1") if event.type is EventType.UndoAttemptFailed]
+    assert len(failed) == 3
+
+
+def test_h043_a_failed_undo_holds_only_what_comes_after_it() -> None:
+    """H043: the branch beside it is undone to its end."""
+    world = world_with(TRIP)
+    world.submit("j1", "trip")
+    for name in ("flight", "hotel", "car"):
+        world.report(AGENT, "j1", name, DONE)
+    world.report(AGENT, "j1", "receipt", GONE)
+
+    world.report(AGENT, "j1", "hotel", Failed("Forbidden", "no", retryable=False))
+    world.report(AGENT, "j1", "car", DONE)
+
+    assert (world.step_state("j1", "hotel"), world.step_state("j1", "car")) == ("UNDO_FAILED", "COMPENSATED")
+    assert (world.job_state("j1"), world.step_state("j1", "flight")) == ("ESCALATED", "SUCCEEDED")
+
+
+def test_an_undo_of_a_lost_agent_waits_for_its_fence_before_it_is_repeated() -> None:
+    """A second undo beside the first could undo what the retry of a person has done since; it waits the agent out."""
+    world = world_with(TRIP)
+    world.submit("j1", "trip")
+    world.report(AGENT, "j1", "flight", DONE)
+    world.report(AGENT, "j1", "hotel", Failed("SoldOut", "none", retryable=False))
+    world.report(AGENT, "j1", "car", Declined(handed_back=False))
+    assert world.step_state("j1", "flight") == "UNDO_OFFERED"
+    world.report(AGENT, "j1", "flight", Started())
+
+    world.now_ms = SESSION_END_MS
+    sweep(world)
+    world.open("agent-two", actions_of(TRIP))
+    pass_time(world, SESSION_END_MS + FENCE_MS - 1, alive=("agent-two",))
+    assert world.step_state("j1", "flight") == "UNDO_RETRY_WAIT"
+    pass_time(world, SESSION_END_MS + FENCE_MS + TTL_MS, alive=("agent-two",))
+
+    assert world.step_state("j1", "flight") == "UNDO_OFFERED"
+
+
+def test_h025_cancelling_a_wait_ends_the_wait() -> None:
+    """H025: a step waits 60 s for its retry; after the cancel no attempt follows, however long one looks."""
+    world = world_with(single(retry=RetrySpec(attempts_max=5, initial_ms=60_000)))
+    world.submit("j1", "single")
+    world.report(AGENT, "j1", "pay", Failed("Later", "busy", retryable=True, retry_after_ms=60_000))
+    assert world.step_state("j1", "pay") == "RETRY_WAIT"
+
+    cancel(world, "j1")
+
+    assert (world.job_state("j1"), world.step_state("j1", "pay")) == ("CANCELLED", "CANCELLED")
+    pass_time(world, 3_600_000, alive=(AGENT,))
+    assert sum(event.type is EventType.StepOffered for _, event in world.events("j1")) == 1
+    assert not [key for key in world.reader.scan(keys.TIMER) if b"j1" in key]
+
+
+def trip_commands(world: World) -> list[Callable[[], object]]:
+    """The ten commands of a trip that completes, sweeps between them included."""
+
+    def do(name: str, *events: object) -> Callable[[], object]:
+        return lambda: [world.report(AGENT, "j1", name, event) for event in events]  # type: ignore[arg-type]  # events
+
+    def look() -> object:
+        return world.one(Sweep(100))
+
+    return [
+        look,
+        do("flight", Started()),
+        do("flight", DONE),
+        look,
+        do("hotel", Started()),
+        do("car", DONE),
+        look,
+        do("hotel", DONE),
+        do("receipt", Started()),
+        do("receipt", DONE),
+    ]
+
+
+@pytest.mark.parametrize("position", range(11))
+def test_h026_a_cancel_at_any_moment_leads_to_one_end(position: int) -> None:
+    """H026: wherever the cancel falls, the job ends once, no step is left open, and no successor starts after it."""
+    world = world_with(TRIP)
+    world.submit("j1", "trip")
+    commands = trip_commands(world)
+    for command in commands[:position]:
+        command()
+    cancel(world, "j1")
+    begun_before = [world.step_state("j1", spec.id) != "PENDING" for spec in TRIP.steps]
+    for command in commands[position:]:
+        command()
+    work_off(world)
+
+    # From the eighth command on the receipt has begun; what it did cannot be undone, so the job cannot be CANCELLED.
+    expected = "COMPLETED" if position == 10 else "FAILED" if position >= 8 else "CANCELLED"
+    assert world.job_state("j1") == expected
+    assert [world.step_state("j1", spec.id) != "PENDING" for spec in TRIP.steps] == begun_before
+    assert world.progress("j1").state in JOB_STATES_FINAL
+    assert free_slots(world, AGENT) == 4
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(["cancel", "accept"])))
+def test_h027_a_cancel_between_offer_and_accept(order: tuple[str, ...]) -> None:
+    """H027: an accept after the cancel is answered CANCELLED and nothing starts; before it, the attempt is stopped."""
+    world = world_with(single(start=StartMode.ON_ACCEPT))
+    world.submit("j1", "single")
+    answers: list[str] = []
+    for what in order:
+        if what == "cancel":
+            cancel(world, "j1")
+        else:
+            answers.append(world.report(AGENT, "j1", "pay", Accepted()))
+
+    if order[0] == "cancel":
+        assert answers == ["CANCELLED"]
+        assert (world.job_state("j1"), world.step_state("j1", "pay")) == ("CANCELLED", "CANCELLED")
+    else:
+        assert answers == ["RECORDED"]
+        assert (world.job_state("j1"), world.step_state("j1", "pay")) == ("COMPENSATING", "RUNNING")
+        world.report(AGENT, "j1", "pay", Stopped(draining=False))
+        work_off(world)
+        assert world.job_state("j1") == "CANCELLED"
+    assert free_slots(world, AGENT) == 4
+
+
+def test_no_undo_begins_while_a_forward_attempt_may_act() -> None:
+    """A branch fails for good while the other still runs: its agent is told to stop, and nothing is undone before."""
+    world = world_with(TRIP)
+    world.submit("j1", "trip")
+    world.report(AGENT, "j1", "flight", DONE)
+    world.report(AGENT, "j1", "hotel", Started())
+    world.report(AGENT, "j1", "car", GONE)
+    pass_time(world, 5_000, alive=(AGENT,))
+    assert (world.step_state("j1", "hotel"), undo_events(world, "j1")) == ("RUNNING", [])
+
+    world.report(AGENT, "j1", "hotel", Stopped(draining=False))
+
+    assert undo_events(world, "j1") == ["+hotel"]
+    step = world.step("j1", "hotel")
+    assert step is not None
+    assert step.maybe_done
+
+
+def test_what_cannot_be_undone_is_listed() -> None:
+    """A job with steps that have no undo ends FAILED, and says what remains done."""
+    steps = (step_spec("notify", dependents=(1,), undo=False), step_spec("pay", needs=(0,)))
+    world = world_with(DefinitionBody("trip", steps, b"", b""))
+    world.submit("j1", "trip")
+    world.report(AGENT, "j1", "notify", DONE)
+    world.report(AGENT, "j1", "pay", GONE)
+
+    view = views.job_view(world.reader, "j1", world.limits, with_steps=False)
+
+    assert view is not None
+    assert (view.progress.state.name, view.remaining) == ("FAILED", ("notify",))
+
+
+def test_a_cancel_twice_is_a_cancel_once() -> None:
+    """While it is being undone and after it was cancelled the answer is yes; after it completed, no."""
+    world = world_with(single())
+    world.submit("j1", "single")
+    world.report(AGENT, "j1", "pay", Started())
+    assert world.one(CancelJob("j1", "")) == JobCancelled("j1", already=False)
+    assert world.one(CancelJob("j1", "")) == JobCancelled("j1", already=True)
+    world.report(AGENT, "j1", "pay", Stopped(draining=False))
+    work_off(world)
+    assert world.one(CancelJob("j1", "")) == JobCancelled("j1", already=True)
+    world.submit("j2", "single")
+    world.report(AGENT, "j2", "pay", DONE)
+
+    answer = world.one(CancelJob("j2", ""))
+
+    assert isinstance(answer, Rejection)
+    assert (answer.reason, answer.metadata["state"]) == (Reason.JOB_ENDED, "COMPLETED")
+
+
+def test_h048_the_same_submission_after_the_end_starts_nothing() -> None:
+    """H048: key and body are those of a job that has ended: its id and its state are the answer."""
+    world = world_with(single())
+    world.submit("j1", "single", key="order-7")
+    world.report(AGENT, "j1", "pay", DONE)
+    pass_time(world, 60_000, alive=(AGENT,))
+
+    answer = world.submit("j2", "single", key="order-7")
+
+    assert isinstance(answer, JobSubmitted)
+    assert (answer.job_id, answer.duplicate, answer.state.name) == ("j1", True, "COMPLETED")
+    assert world.reader.get(keys.job("j2")) is None
+
+
+def test_the_same_key_with_another_request_is_a_conflict() -> None:
+    """It names the first job, and stores nothing."""
+    world = world_with(single())
+    world.submit("j1", "single", key="order-7")
+
+    answer = world.submit("j2", "single", key="order-7", body=b'{"other":true}')
+
+    assert isinstance(answer, Rejection)
+    assert (answer.reason, answer.metadata["job_id"]) == (Reason.IDEMPOTENCY_CONFLICT, "j1")
+    assert not world.changes
+    assert world.submit("j3", "single", key="order-7", body=b"{}") == JobSubmitted(
+        "j1", True, rows.JobState.RUNNING, world.progress("j1").revision
+    )
+
+
+def test_fifty_submissions_of_one_key_in_one_batch_make_one_job() -> None:
+    """The key is looked up where the batch is decided, so a race cannot make two."""
+    world = world_with(single(), slots=100)
+
+    answers = world.do(
+        *(SubmitJob(f"j{n}", "default", "single", 0, Payload(b"{}"), "key", {}, "", b"{}") for n in range(50))
+    )
+
+    assert {answer.job_id for answer in answers if isinstance(answer, JobSubmitted)} == {"j0"}
+    assert world.reader.count(keys.JOB) == 1
