@@ -387,3 +387,22 @@ def test_fifty_submissions_of_one_key_in_one_batch_make_one_job() -> None:
 
     assert {answer.job_id for answer in answers if isinstance(answer, JobSubmitted)} == {"j0"}
     assert world.reader.count(keys.JOB) == 1
+
+
+def test_an_undo_waits_for_every_attempt_that_timed_out() -> None:
+    """Two attempts in a row were not stopped by their agent in time: the undo begins when both are confirmed."""
+    body = single(retry=RetrySpec(attempts_max=2, initial_ms=1, cap_ms=1))
+    world = world_with(body)
+    world.submit("j1", "single")
+    tokens = []
+    for _ in range(2):
+        world.report(AGENT, "j1", "pay", Started())
+        tokens.append(world.step("j1", "pay").token)  # type: ignore[union-attr]  # it was offered
+        pass_time(world, world.now_ms + 10_500, alive=(AGENT,))
+    assert (world.job_state("j1"), world.step_state("j1", "pay")) == ("COMPENSATING", "FAILED")
+
+    world.report(AGENT, "j1", "pay", Stopped(draining=False), token=tokens[1])
+    assert world.step_state("j1", "pay") == "FAILED"
+    world.report(AGENT, "j1", "pay", Stopped(draining=False), token=tokens[0])
+
+    assert world.step_state("j1", "pay") == "UNDO_OFFERED"

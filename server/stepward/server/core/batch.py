@@ -34,7 +34,7 @@ class Batch:
     `failures` collects what raised and was rolled back alone, for the shell to log.
     """
 
-    __slots__ = ("draft", "failures", "limits", "moment", "rng")
+    __slots__ = ("_bodies", "draft", "failures", "limits", "moment", "rng")
 
     def __init__(self, draft: Draft, moment: Moment, limits: Limits, rng: Random) -> None:
         self.draft = draft
@@ -42,6 +42,8 @@ class Batch:
         self.limits = limits
         self.rng = rng
         self.failures: list[tuple[object, BaseException]] = []
+        # A job's definition never changes, and every rule asks for it.
+        self._bodies: dict[str, DefinitionBody] = {}
 
     def job(self, job_id: str) -> rows.Job:
         """What a job was submitted with."""
@@ -53,7 +55,11 @@ class Batch:
 
     def body(self, job_id: str) -> DefinitionBody:
         """The snapshot of its definition that a job keeps."""
-        return self.draft.require(keys.definition_body(self.job(job_id).definition_hash), rows.DefinitionBody)
+        body = self._bodies.get(job_id)
+        if body is None:
+            key = keys.definition_body(self.job(job_id).definition_hash)
+            body = self._bodies[job_id] = self.draft.require(key, rows.DefinitionBody)
+        return body
 
     def spec(self, job_id: str, ordinal: int) -> StepSpec:
         """A step as the definition has it."""
