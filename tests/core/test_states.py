@@ -1,0 +1,59 @@
+"""The state tables against the enums, and against the public contract."""
+
+from __future__ import annotations
+
+import pytest
+
+from stepward.server.core import states
+from stepward.server.core.rows import JobState, StepState
+from stepward.server.core.states import Mover
+from stepward.v1 import common_pb2
+
+
+def test_every_state_says_what_moves_it() -> None:
+    """A new state without a timer, a named mover or a person fails here."""
+    assert set(states.MOVERS) == set(StepState)
+    assert set(states.MOVES) == set(StepState)
+
+
+def test_what_is_final_goes_nowhere_but_into_an_undo() -> None:
+    """A state that nothing moves has no way on, except the undo of what was done, or may have been."""
+    undo_begins = {StepState.UNDO_READY, StepState.UNDO_RETRY_WAIT}
+    for state, mover in states.MOVERS.items():
+        if mover is Mover.NOTHING:
+            assert states.MOVES[state] <= undo_begins, state
+    assert not states.MOVES[StepState.COMPENSATED]
+
+
+def test_every_state_can_be_reached() -> None:
+    """From PENDING, over the moves; but for those that operator verbs will bring."""
+    reached = {StepState.PENDING}
+    while True:
+        more = {after for state in reached for after in states.MOVES[state]} - reached
+        if not more:
+            break
+        reached |= more
+
+    assert set(StepState) - reached == {StepState.SKIPPED, StepState.UNDO_OUTCOME_UNKNOWN}
+
+
+def test_phases_do_not_mix() -> None:
+    """The two directions have the same parts, and no state or event in common."""
+    forward, undo = states.FORWARD[1:], states.UNDO[1:]
+
+    assert len(forward) == len(undo) == len(set(forward))
+    assert not set(forward) & set(undo)
+    assert all(states.phase(state) is states.UNDO for state in states.UNDO[1:5] if isinstance(state, StepState))
+
+
+@pytest.mark.parametrize(
+    ("ours", "public"), [(JobState, common_pb2.JobState), (StepState, common_pb2.StepState)], ids=["job", "step"]
+)
+def test_states_are_those_of_the_contract(ours: type[JobState | StepState], public: object) -> None:
+    """Numbers and names are equal, so that no table has to translate them."""
+    prefix = {JobState: "JOB_STATE_", StepState: "STEP_STATE_"}[ours]
+    contract = {
+        name.removeprefix(prefix): number for name, number in public.items() if not name.endswith("_UNSPECIFIED")
+    }  # type: ignore[attr-defined]  # an enum wrapper
+
+    assert {state.name: int(state) for state in ours} == contract
