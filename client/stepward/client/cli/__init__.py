@@ -1,0 +1,44 @@
+"""The command line, `stepward`.
+
+Reading order: `exits` (exit codes), `session` (what every command shares), `inputs`, `json_form`, then one module a
+group of commands; `following` and `views` show a job while it runs. Nothing heavy is imported before a command needs
+it: `stepward --help` loads neither gRPC nor rich.
+"""
+
+from __future__ import annotations
+
+import click
+
+from stepward.client.cli.agent import agent
+from stepward.client.cli.cluster import cluster
+from stepward.client.cli.definition import definition
+from stepward.client.cli.demo import demo
+from stepward.client.cli.dev import dev
+from stepward.client.cli.exits import ExitCode
+from stepward.client.cli.job import job
+from stepward.client.cli.session import Session, choose, shared_options
+from stepward.client.cli.version import version
+
+__all__ = ["ExitCode", "main"]
+
+EPILOG = """\b
+Exit codes: 0 ok, 1 error, 2 usage, 3 not found, 4 conflict, 5 unavailable,
+10 job failed or compensated, 11 job cancelled, 12 job escalated,
+124 wait timed out, 130 interrupted."""
+
+
+@click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@shared_options
+@click.pass_context
+def main(ctx: click.Context, servers: tuple[str, ...], namespace: str | None, output: str | None) -> None:
+    """Run jobs of several steps so that each one either completes or is cleanly undone.
+
+    First: `stepward dev` starts a server on this machine, and `stepward demo` shows what it does.
+
+    The environment may name the server (STEPWARD_SERVER) and the namespace (STEPWARD_NAMESPACE).
+    """
+    ctx.obj = choose(Session.from_environment(), servers, namespace, output)
+
+
+for command in (dev, demo, job, definition, agent, cluster, version):
+    main.add_command(command)

@@ -1,0 +1,207 @@
+"""`stepward dev`: a server of one node on this machine, as a child process.
+
+The client never imports the server. The child prints one JSON line when it can be used; everything else that it says
+goes to its stderr, of which the last lines are kept for the day on which it does not start.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections import deque
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from stepward.client.cli.exits import ExitCode
+from stepward.client.cli.inputs import read_duration_s
+from stepward.client.cli.session import note, reported
+from stepward.client.errors import StepwardError
+from stepward.client.failover import DEFAULT_PORT
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+HOST = "127.0.0.1"
+PIP_LINE = "python -m pip install 'stepward[server]'"
+# The exit code with which the server says that it cannot be configured as asked; sysexits.h calls it EX_CONFIG.
+EX_CONFIG = 78
+# A package that only the server extra brings.
+SERVER_PACKAGE = "lmdb"
+STOP_S_MAX = 15.0
+LAST_LINES = 30
+ASK_TIMEOUT_S = 1.0
+
+
+class DevServerError(StepwardError):
+    """The server of `stepward dev` cannot be started, or has ended by itself."""
+
+
+@click.command()
+@click.option("--data", type=click.Path(file_okay=False, path_type=Path), help="Keep the data in this folder.")
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), default=DEFAULT_PORT, show_default=True, help="0: any free one."
+)
+@click.option(
+    "--ttl", callback=read_duration_s, default="3s", show_default=True, help="How long a lost agent holds its lease."
+)
+@click.option("-v", "--verbose", is_flag=True, help="Show what the server logs.")
+@click.pass_context
+def dev(ctx: click.Context, data: Path | None, port: int, ttl: float, verbose: bool) -> None:
+    """Start a server on this machine: one node, for trying things out.
+
+    Without --data it forgets everything when it ends.
+    """
+    with reported(ctx), ExitStack() as stack:
+        _check_installed()
+        _check_port(port)
+        folder = data or Path(
+            stack.enter_context(TemporaryDirectory(prefix="stepward-dev-", ignore_cleanup_errors=True))
+        )
+        ctx.exit(_serve(folder, port=port, ttl_ms=round(ttl * 1000), temporary=data is None, verbose=verbose))
+
+
+def _serve(folder: Path, *, port: int, ttl_ms: int, temporary: bool, verbose: bool) -> ExitCode:
+    """Run the server until somebody ends it."""
+    command = [sys.executable, "-m", "stepward.server", "dev", "--data", str(folder), "--port", str(port)]
+    command += ["--host", HOST, "--session-ttl-ms", str(ttl_ms)]
+    # A session of its own: Ctrl-C reaches it through us, once, and not from the terminal as well.
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    signal.signal(signal.SIGTERM, _interrupt)
+    last_lines = _keep_last_lines(child, verbose=verbose)
+    try:
+        ready = _wait_until_ready(child, last_lines)
+        _print_banner(ready, folder, temporary=temporary)
+        code = child.wait()
+    except KeyboardInterrupt:
+        return _stop(child)
+    finally:
+        if child.poll() is None:
+            child.kill()
+            child.wait()
+    raise DevServerError(f"the server ended by itself with exit code {code}; it said last:\n{_tail(last_lines)}")
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    """SIGTERM ends us as Ctrl-C does: with the child."""
+    raise KeyboardInterrupt
+
+
+def _wait_until_ready(child: subprocess.Popen[bytes], last_lines: deque[str]) -> dict[str, Any]:
+    """What the server says when it can be used."""
+    assert child.stdout is not None
+    for line in child.stdout:
+        said = _parse(line)
+        if said.get("event") == "ready":
+            _drain(child.stdout)
+            return said
+    code = child.wait()
+    if code == EX_CONFIG and importlib.util.find_spec(SERVER_PACKAGE) is None:
+        raise _not_installed()
+    raise DevServerError(f"the server did not start (exit code {code}); it said last:\n{_tail(last_lines)}")
+
+
+def _parse(line: bytes) -> dict[str, Any]:
+    try:
+        said = json.loads(line)
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _drain(stream: IO[bytes]) -> None:
+    """Read what nobody wants to know, so that the server never waits for us."""
+    threading.Thread(target=lambda: deque(stream, maxlen=0), name="dev-stdout", daemon=True).start()
+
+
+def _keep_last_lines(child: subprocess.Popen[bytes], *, verbose: bool) -> deque[str]:
+    stream = child.stderr
+    assert stream is not None
+    kept: deque[str] = deque(maxlen=LAST_LINES)
+
+    def run() -> None:
+        for line in stream:
+            kept.append(line.decode(errors="replace").rstrip())
+            if verbose:
+                note(kept[-1])
+
+    thread = threading.Thread(target=run, name="dev-stderr", daemon=True)
+    thread.start()
+    return kept
+
+
+def _print_banner(ready: dict[str, Any], folder: Path, *, temporary: bool) -> None:
+    from stepward.client.cli.version import installed
+
+    address = str(ready.get("address", ""))
+    kept = f"{folder} (removed at the end; keep it with --data DIR)" if temporary else str(folder)
+    server = "" if address.endswith(f":{DEFAULT_PORT}") else f" --server {address}"
+    click.echo(
+        f"stepward {installed('stepward')}: a server of one node, for trying things out (pid {ready.get('pid')})"
+    )
+    click.echo(f"  address  {address}")
+    click.echo(f"  data     {kept}")
+    click.echo("What next, in another terminal:")
+    click.echo(f"  stepward definition apply FILE{server}    # say what a job is made of")
+    click.echo(f"  stepward agent run MODULE{server}         # start a process that does the work")
+    click.echo(f"  stepward job run NAME -i key=value{server}")
+    click.echo("Ctrl-C ends it.")
+
+
+def _stop(child: subprocess.Popen[bytes]) -> ExitCode:
+    """End the server, and say how that went."""
+    child.terminate()
+    try:
+        code = child.wait(STOP_S_MAX)
+    except subprocess.TimeoutExpired:
+        note(f"the server did not end within {STOP_S_MAX:.0f} s of SIGTERM and was killed")
+        return ExitCode.ERROR
+    note("the server has ended" if code == 0 else f"the server has ended with exit code {code}")
+    return ExitCode.OK if code == 0 else ExitCode.ERROR
+
+
+def _check_installed() -> None:
+    if importlib.util.find_spec(SERVER_PACKAGE) is None:
+        raise _not_installed()
+
+
+def _not_installed() -> DevServerError:
+    return DevServerError(f"the server is not installed; install it with:\n  {PIP_LINE}")
+
+
+def _check_port(port: int) -> None:
+    """Say in our words that a port is taken, before anything is started."""
+    if port == 0:
+        return
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            raise DevServerError(
+                f"cannot listen on {HOST}:{port}: {error.strerror}{_who(port)}; choose another with --port, 0 for any"
+            ) from None
+
+
+def _who(port: int) -> str:
+    """Who has the port, if it is one of us."""
+    from stepward.client.blocking_client import Client
+
+    with Client(f"{HOST}:{port}", timeout_s=ASK_TIMEOUT_S) as client:
+        try:
+            status = client.status()
+        except StepwardError:
+            return ""
+    return f" (a stepward server, pid {status.pid}, is running there already)"
+
+
+def _tail(lines: deque[str]) -> str:
+    return "\n".join(f"  {line}" for line in lines) or "  nothing"

@@ -1,0 +1,160 @@
+"""Follows a job for a person: shows what changes, and says what nobody would guess.
+
+The watch runs in a thread of its own, since the view must go on while nothing changes: countdowns run, and a
+missing agent causes no event at all.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from stepward.client.errors import StepwardError, WaitTimedOut
+from stepward.client.tree import HELD
+from stepward.client.values import JobChange, StepState
+
+if TYPE_CHECKING:
+    from stepward.client.blocking_client import Client
+    from stepward.client.cli.session import Session
+    from stepward.client.cli.views import View
+    from stepward.client.values import Agent, Job
+
+# How often the view may move although nothing has changed.
+LOOK_EVERY_S = 0.25
+# How often agents are asked about while it matters.
+AGENTS_EVERY_S = 1.0
+AGENTS_TIMEOUT_S = 1.0
+# A step that waits longer than this for an agent makes one wonder whether there is any.
+READY_PATIENCE_S = 3.0
+
+
+def follow(session: Session, client: Client, job_id: str, view: View, *, wait_max_s: float | None = None) -> Job:
+    """Show a job until it has ended or waits for a person; the job as it was last.
+
+    Raises:
+        WaitTimedOut: It goes on.
+        StepwardError: It cannot be followed.
+    """
+    ends_at_s = None if wait_max_s is None else time.monotonic() + wait_max_s
+    changes = _watch(client, job_id)
+    lookout = _Lookout(session, view)
+    try:
+        while True:
+            item = _next(changes, job_id, ends_at_s)
+            if isinstance(item, StepwardError):
+                raise item
+            if item is not None:
+                view.change(item)
+                lookout.job = item.job
+                if item.job.state.final or item.job.state == "ESCALATED":
+                    return item.job
+            lookout.look(time.monotonic())
+    finally:
+        lookout.close()
+        view.close()
+
+
+def _watch(client: Client, job_id: str) -> queue.Queue[JobChange | StepwardError]:
+    # Unbounded, but one job changes a bounded number of times, and the reader only waits for this.
+    changes: queue.Queue[JobChange | StepwardError] = queue.Queue()
+
+    def run() -> None:
+        try:
+            for change in client.watch(job_id):
+                changes.put(change)
+        except StepwardError as error:
+            changes.put(error)
+
+    threading.Thread(target=run, name=f"watch-{job_id}", daemon=True).start()
+    return changes
+
+
+def _next(
+    changes: queue.Queue[JobChange | StepwardError], job_id: str, ends_at_s: float | None
+) -> JobChange | StepwardError | None:
+    """What has come; None when it is time to look."""
+    left_s = None if ends_at_s is None else ends_at_s - time.monotonic()
+    if left_s is not None and left_s <= 0:
+        raise WaitTimedOut(
+            f"job {job_id} has not ended in the time that was given; it goes on", metadata={"job_id": job_id}
+        )
+    try:
+        return changes.get(timeout=LOOK_EVERY_S if left_s is None else min(LOOK_EVERY_S, left_s))
+    except queue.Empty:
+        return None
+
+
+@dataclass
+class Hints:
+    """Which steps have waited for an agent so long that it is worth a word. Pure; each word is said once."""
+
+    patience_s: float = READY_PATIENCE_S
+    _ready_since_s: dict[str, float] = field(default_factory=dict)
+    _said: set[tuple[str, str]] = field(default_factory=set)
+
+    def waiting(self, job: Job, now_s: float) -> list[tuple[str, str, str]]:
+        """Step, action and queue of those that have waited long enough and were not yet spoken of."""
+        ready = {step.step_id: step for step in job.steps if step.state is StepState.READY}
+        self._ready_since_s = {step_id: self._ready_since_s.get(step_id, now_s) for step_id in ready}
+        return [
+            (step_id, step.action, step.queue or "default")
+            for step_id, step in ready.items()
+            if now_s - self._ready_since_s[step_id] >= self.patience_s
+            and (step.action, step.queue or "default") not in self._said
+        ]
+
+    def hints(self, job: Job, agents: Mapping[str, Agent], now_s: float, again: str) -> list[str]:
+        """What to say, now that the agents are known. `again` are the options that lead to the same cluster."""
+        texts = []
+        for step_id, action, on_queue in self.waiting(job, now_s):
+            if (action, on_queue) in self._said or any(agent.offers(action, on_queue) for agent in agents.values()):
+                continue
+            self._said.add((action, on_queue))
+            texts.append(
+                f'step "{step_id}" waits: no agent offers action "{action}" on queue "{on_queue}"; '
+                f"start one with: stepward agent run MODULE --queue {on_queue}{again}"
+            )
+        return texts
+
+
+class _Lookout:
+    """Asks about agents when a step waits for one or one may be lost, and tells the view.
+
+    It has a client of its own that gives up soon: a view must not stand still because a node does.
+    """
+
+    def __init__(self, session: Session, view: View) -> None:
+        self.job: Job | None = None
+        self._session = session
+        self._view = view
+        self._client = session.client(timeout_s=AGENTS_TIMEOUT_S)
+        self._hints = Hints()
+        self._asked_at_s = float("-inf")
+
+    def close(self) -> None:
+        self._client.close()
+
+    def look(self, now_s: float) -> None:
+        job = self.job
+        if job is None:
+            return
+        matters = bool(self._hints.waiting(job, now_s)) or any(step.state in HELD for step in job.steps)
+        if not matters or now_s - self._asked_at_s < AGENTS_EVERY_S:
+            return
+        self._asked_at_s = now_s
+        agents = self._ask(job.namespace)
+        self._view.look(agents)
+        if agents is not None:
+            for text in self._hints.hints(job, agents, now_s, self._session.again()):
+                self._view.say(text)
+
+    def _ask(self, namespace: str) -> Mapping[str, Agent] | None:
+        """The open sessions; None when nobody can tell at the moment, which the watch will find out by itself."""
+        try:
+            return {agent.session_id: agent for agent in self._client.agents(namespace=namespace)}
+        except StepwardError:
+            return None

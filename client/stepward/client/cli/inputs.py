@@ -1,0 +1,106 @@
+"""Reads what was typed: inputs, labels, durations, states."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from stepward.client.durations import parse_duration
+
+INPUT_HELP = "The job's input: JSON, @FILE (@- for stdin), or key=value, which may be repeated."
+
+
+def read_input(parts: Sequence[str]) -> Any:
+    """The input that the -i options stand for; None when there are none.
+
+    JSON is passed on byte for byte. In key=value a value that is JSON is taken as that, anything else as a text.
+    """
+    if not parts:
+        return None
+    if len(parts) == 1 and not _is_pair(parts[0]):
+        return _document(parts[0])
+    wrong = [part for part in parts if not _is_pair(part)]
+    if wrong:
+        raise click.BadParameter(
+            f"{wrong[0]!r} is not key=value; give one JSON document, or key=value as often as you like",
+            param_hint="-i",
+        )
+    return {key: _value(text) for key, _, text in (part.partition("=") for part in parts)}
+
+
+def _is_pair(part: str) -> bool:
+    return "=" in part and part[0] not in '@{["'
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _document(part: str) -> Any:
+    # Only here, since `--help` must not wait for it.
+    from stepward.client.payloads import Payload
+
+    source, data = (part[1:], _read(part[1:])) if part.startswith("@") else ("-i", part.encode())
+    try:
+        json.loads(data)
+    except UnicodeDecodeError:
+        raise click.BadParameter(f"{source} is not UTF-8 text", param_hint="-i") from None
+    except json.JSONDecodeError as error:
+        raise click.BadParameter(
+            f"{source}:{error.lineno}:{error.colno}: broken JSON: {error.msg}; give JSON, @FILE, or key=value",
+            param_hint="-i",
+        ) from None
+    return Payload(data.strip())
+
+
+def _read(name: str) -> bytes:
+    if name == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return Path(name).read_bytes()
+    except OSError as error:
+        raise click.BadParameter(f"{name}: {error.strerror or error}", param_hint="-i") from None
+
+
+def read_labels(parts: Sequence[str]) -> dict[str, str]:
+    """The labels that --label options stand for."""
+    labels = {}
+    for part in parts:
+        key, equals, value = part.partition("=")
+        if not equals or not key:
+            raise click.BadParameter(f"{part!r} is not key=value", param_hint="--label")
+        labels[key] = value
+    return labels
+
+
+def read_duration_s(_ctx: click.Context, _param: click.Parameter, text: str | None) -> float | None:
+    """A click callback: seconds of "500ms", "30s" and so on."""
+    if text is None:
+        return None
+    try:
+        return parse_duration(text).total_seconds()
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def read_states(_ctx: click.Context, _param: click.Parameter, texts: Sequence[str]) -> list[str]:
+    """A click callback: names of job states, in any case, several separated by commas."""
+    from stepward.client.values import JobState
+    from stepward.client.yaml_nodes import suggestion
+
+    names = [state.value for state in JobState if state is not JobState.UNSPECIFIED]
+    states = []
+    for text in (part.strip() for several in texts for part in several.split(",")):
+        name = text.upper().removeprefix("JOB_STATE_")
+        if name not in names:
+            raise click.BadParameter(f"no job state {text!r}{suggestion(name, names)}")
+        states.append(name)
+    return states

@@ -1,0 +1,282 @@
+"""`stepward job ...`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from stepward.client.cli.exits import ExitCode, code_of_state
+from stepward.client.cli.inputs import INPUT_HELP, read_duration_s, read_input, read_labels, read_states
+from stepward.client.cli.session import Session, ago, note, with_session
+from stepward.client.errors import DefinitionNotFound, InvalidDefinition, JobNotFound, WaitTimedOut
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from stepward.client.blocking_client import Client
+    from stepward.client.values import HistoryEvent, Job, SubmittedJob
+
+# Among how many of the newest jobs an id that does not exist is compared.
+SUGGESTED_FROM = 200
+
+
+@click.group()
+def job() -> None:
+    """Run, watch and cancel jobs."""
+
+
+def submission_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What `run` and `submit` have in common."""
+    for option in (
+        click.option("--version", type=click.IntRange(0), default=0, help="Of the definition. Default: the newest."),
+        click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="May be repeated."),
+        click.option("--key", help="Idempotency key: the same key and input give the same job."),
+        click.option("-i", "--input", "inputs", multiple=True, metavar="INPUT", help=INPUT_HELP),
+        click.argument("definition"),
+    ):
+        command = option(command)
+    return command
+
+
+@job.command()
+@submission_options
+@click.option("--wait-max", callback=read_duration_s, metavar="DURATION", help='Such as "30s". Default: for ever.')
+@with_session
+def run(
+    session: Session,
+    definition: str,
+    inputs: tuple[str, ...],
+    key: str | None,
+    labels: tuple[str, ...],
+    version: int,
+    wait_max: float | None,
+) -> ExitCode:
+    """Run a job and show it until it has ended. Its output goes to stdout.
+
+    DEFINITION is the name of a stored definition, or a YAML or JSON file, which is stored first.
+    """
+    from stepward.client.cli.following import follow
+    from stepward.client.cli.views import choose_view
+
+    with session.client() as client:
+        submitted = _submit(session, client, definition, inputs, key, labels, version)
+        if submitted.duplicate:
+            note(f"job {submitted.job_id} has this key already; showing it")
+        with _goes_on(session, submitted.job_id):
+            ended = follow(session, client, submitted.job_id, choose_view(session, sys.stderr), wait_max_s=wait_max)
+        _print_result(session, ended)
+    return code_of_state(ended.state)
+
+
+@job.command()
+@submission_options
+@with_session
+def submit(
+    session: Session,
+    definition: str,
+    inputs: tuple[str, ...],
+    key: str | None,
+    labels: tuple[str, ...],
+    version: int,
+) -> ExitCode:
+    """Start a job and print its id.
+
+    DEFINITION is the name of a stored definition, or a YAML or JSON file, which is stored first.
+    """
+    with session.client() as client:
+        submitted = _submit(session, client, definition, inputs, key, labels, version)
+    if session.as_table:
+        if submitted.duplicate:
+            note("this key is known: here is its first job")
+        click.echo(submitted.job_id)
+    else:
+        session.print_form(
+            {
+                "job_id": submitted.job_id,
+                "state": submitted.state,
+                "duplicate": submitted.duplicate,
+                "revision": str(submitted.revision),
+                "idempotency_key": submitted.idempotency_key,
+            }
+        )
+    return ExitCode.OK
+
+
+@job.command()
+@click.argument("job_id")
+@with_session
+def get(session: Session, job_id: str) -> ExitCode:
+    """Show a job and its steps."""
+    with session.client() as client, _suggesting_jobs(client, job_id):
+        found = client.get(job_id)
+        agents = {agent.session_id: agent for agent in client.agents(namespace=found.namespace)}
+    if session.as_table:
+        from stepward.client.tree import plain, render_tree
+
+        click.echo(plain(render_tree(found, datetime.now(UTC), agents, steps_shown_max=len(found.steps))))
+    else:
+        session.print_message(found.message)
+    return ExitCode.OK
+
+
+@job.command(name="list")
+@click.option("--state", "states", multiple=True, callback=read_states, help="May be repeated, or a,b.")
+@click.option("--definition", default="", help="Only jobs of this definition.")
+@click.option("--limit", type=click.IntRange(1), default=50, show_default=True)
+@click.option("--all", "all_", is_flag=True, help="No limit.")
+@with_session
+def list_(session: Session, states: list[str], definition: str, limit: int, all_: bool) -> ExitCode:
+    """List jobs, the newest first."""
+    with session.client() as client:
+        # One more than is shown tells whether there are more.
+        taken = client.list(states=states, definition=definition, limit=None if all_ else limit + 1)
+        if all_:
+            jobs = taken if session.output == "jsonl" else iter(list(taken))
+            more = False
+        else:
+            listed = list(taken)
+            jobs, more = iter(listed[:limit]), len(listed) > limit
+        session.print_items(
+            (one.message for one in jobs),
+            ("JOB", "DEFINITION", "STATE", "SUBMITTED", "TOOK", "WHY"),
+            lambda: [_row(one) for one in jobs],
+        )
+    if more:
+        note(f"there are more than {limit}; --limit or --all shows them")
+    return ExitCode.OK
+
+
+@job.command()
+@click.argument("job_id")
+@click.option("--wait-max", callback=read_duration_s, metavar="DURATION", help='Such as "30s". Default: for ever.')
+@with_session
+def watch(session: Session, job_id: str, wait_max: float | None) -> ExitCode:
+    """Follow a job until it has ended; the exit code says how."""
+    from stepward.client.cli.following import follow
+    from stepward.client.cli.views import choose_view
+
+    with session.client() as client, _suggesting_jobs(client, job_id), _goes_on(session, job_id):
+        ended = follow(session, client, job_id, choose_view(session, sys.stdout), wait_max_s=wait_max)
+    return code_of_state(ended.state)
+
+
+@job.command()
+@click.argument("job_id")
+@with_session
+def history(session: Session, job_id: str) -> ExitCode:
+    """Show what happened to a job, oldest first."""
+    with session.client() as client, _suggesting_jobs(client, job_id):
+        events = list(client.history(job_id))
+    session.print_items(
+        [event.message for event in events],
+        ("TIME", "EVENT", "STEP", "ATTEMPT", "TOKEN", "DETAIL"),
+        lambda: [_event_row(event) for event in events],
+    )
+    return ExitCode.OK
+
+
+@job.command()
+@click.argument("job_id")
+@click.option("--reason", default="", help="Why, for the history.")
+@with_session
+def cancel(session: Session, job_id: str, reason: str) -> ExitCode:
+    """Ask for the end of a job: what was done, or may have been done, is undone."""
+    with session.client() as client, _suggesting_jobs(client, job_id):
+        cancelled = client.cancel(job_id, reason)
+    if session.as_table:
+        note(f"job {job_id} is {cancelled.state}; follow it with: stepward job watch {job_id}{session.again()}")
+    else:
+        session.print_message(cancelled.message)
+    return ExitCode.OK
+
+
+def _submit(
+    session: Session,
+    client: Client,
+    definition: str,
+    inputs: tuple[str, ...],
+    key: str | None,
+    labels: tuple[str, ...],
+    version: int,
+) -> SubmittedJob:
+    """Submit a job of a stored definition, or of a file."""
+    job_input, job_labels = read_input(inputs), read_labels(labels)
+    name = _apply_if_file(session, client, definition)
+    try:
+        return client.submit(name, job_input, version=version, idempotency_key=key, labels=job_labels)
+    except DefinitionNotFound:
+        from stepward.client.cli.definition import suggest_definitions
+
+        suggest_definitions(client, name)
+        raise
+
+
+def _apply_if_file(session: Session, client: Client, definition: str) -> str:
+    """The name of the definition; a file is stored first."""
+    if not definition.endswith((".yaml", ".yml", ".json")) and "/" not in definition:
+        return definition
+    from stepward.client.cli.definition import apply_file, complain
+    from stepward.client.definition_file import read
+
+    file = read(Path(definition))
+    try:
+        return apply_file(session, client, file, to_stderr=True).name
+    except InvalidDefinition as error:
+        complain(file, error)
+        raise
+
+
+def _print_result(session: Session, ended: Job) -> None:
+    """The output of the job, as it was given; or with -o the whole job."""
+    if not session.as_table:
+        session.print_message(ended.message)
+    elif ended.output_payload is not None:
+        click.echo(ended.output_payload.data.decode() if ended.output_payload.is_json else ended.output_payload.data)
+
+
+@contextmanager
+def _goes_on(session: Session, job_id: str) -> Iterator[None]:
+    """Whoever stops looking should know that the job does not stop."""
+    try:
+        yield
+    except (KeyboardInterrupt, WaitTimedOut):
+        again = session.again()
+        note(f"job {job_id} goes on; watch it with: stepward job watch {job_id}{again}")
+        note(f"or undo and end it with: stepward job cancel {job_id}{again}")
+        raise
+
+
+@contextmanager
+def _suggesting_jobs(client: Client, job_id: str) -> Iterator[None]:
+    """Name jobs that may have been meant when there is none of this id."""
+    try:
+        yield
+    except JobNotFound:
+        from difflib import get_close_matches
+
+        ids = [one.job_id for one in islice(client.list(limit=SUGGESTED_FROM), SUGGESTED_FROM)]
+        close = [one for one in ids if one.startswith(job_id) or one.endswith(job_id)]
+        close = close or get_close_matches(job_id, ids, n=3, cutoff=0.8)
+        if close:
+            note(f"did you mean {', '.join(close[:3])}?")
+        raise
+
+
+def _row(one: Job) -> tuple[str, ...]:
+    submitted = f"{ago(one.submitted_at)} ago" if one.submitted_at else ""
+    took = ago(one.submitted_at, one.ended_at) if one.ended_at else ""
+    why = one.failure.text if one.failure else ""
+    return (one.job_id, f"{one.definition_name} v{one.definition_version}", one.state, submitted, took, why)
+
+
+def _event_row(event: HistoryEvent) -> tuple[str, ...]:
+    at = event.at.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] if event.at else ""
+    attempt = str(event.attempt) if event.attempt else ""
+    return (at, event.type, event.step_id, attempt, str(event.token) if event.token else "", event.detail)
