@@ -65,10 +65,7 @@ class StoreJournal(Journal):  # type: ignore[misc]  # pysyncobj has no types
         self._entries: list[Entry] = [_decode(index, value) for index, value in store.entries()]
         self._bytes = sum(len(entry[0]) for entry in self._entries)
         self._applied = int.from_bytes(store.fact(facts.APPLIED) or b"", "big")
-        term: tuple[int, str | None] = msgspec.msgpack.decode(
-            store.fact(facts.TERM) or b"", type=tuple[int, str | None]
-        )
-        self._term, self._vote = term
+        self._term, self._vote = _read_term(store)
         self._check()
 
     def _check(self) -> None:
@@ -162,6 +159,13 @@ class StoreJournal(Journal):  # type: ignore[misc]  # pysyncobj has no types
 
     def _destroy(self) -> None:
         """The store belongs to the replica."""
+
+
+def _read_term(store: Store) -> tuple[int, str | None]:
+    try:
+        return msgspec.msgpack.decode(store.fact(facts.TERM) or b"", type=tuple[int, str | None])
+    except msgspec.DecodeError as error:
+        raise JournalCorrupt(f"term and vote of this node cannot be read: {error}") from error
 
 
 def _encode(command: bytes, index: int, term: int) -> bytes:

@@ -96,14 +96,7 @@ class Replica:
         self._limits = limits or ReplicaLimits()
         self._head = facts.read_head(store)
         self._journal = StoreJournal(store)
-        self._engine = Engine(
-            node_id=identity.node_id,
-            peers=(),
-            journal=self._journal,
-            transport=FlushingTransport(store.commit, no_wire),
-            apply=self._apply,
-            now_ms=now.steady_ms,
-        )
+        self._engine = self._make_engine(now)
         # The term for which this replica has proposed an epoch; None while it leads none.
         self._epoch_term: int | None = None
         # There while that epoch is open; built from rows at its first batch, and thrown away with it.
@@ -115,6 +108,16 @@ class Replica:
         self._unsound = False
         self._answers: list[Answered] = []
         self._applied: list[Applied] = []
+
+    def _make_engine(self, now: Instant) -> Engine:
+        return Engine(
+            node_id=self._identity.node_id,
+            peers=(),
+            journal=self._journal,
+            transport=FlushingTransport(self._store.commit, no_wire),
+            apply=self._apply,
+            now_ms=now.steady_ms,
+        )
 
     def step(self, now: Instant, inbox: Sequence[Proposal]) -> Outbox:
         """Take in proposals, move the engine, decide at most one batch, flush, and say what came of it.

@@ -1,0 +1,236 @@
+"""pysyncobj at its seams: what must be there, and that nothing is promised before it is durable."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pysyncobj
+import pysyncobj.syncobj
+import pysyncobj.version
+import pytest
+
+from stepward.server.logbook import engine as engines
+from stepward.server.logbook.engine import Engine, check_version
+from stepward.server.logbook.errors import BatchUnreadable, EngineUnfit
+from stepward.server.logbook.journal import StoreJournal
+from stepward.server.logbook.transport import FlushingTransport, no_wire
+from stepward.server.store import facts
+from stepward.server.store.memory import MemoryStore
+from tests.logbook import toy
+
+OPEN_FILES = Path("/proc/self/fd")
+EVERYTHING = SimpleNamespace(**dict.fromkeys(engines._METHODS)), SimpleNamespace(**dict.fromkeys(engines._GLOBALS))
+
+
+def test_installed_version_fits() -> None:
+    check_version(pysyncobj.version.VERSION, pysyncobj.SyncObj, pysyncobj.syncobj)
+
+
+def test_other_version_is_refused() -> None:
+    """Its holes are closed one by one; another version may move them."""
+    with pytest.raises(EngineUnfit) as caught:
+        check_version("0.3.18", *EVERYTHING)
+
+    assert caught.value.version == "0.3.18"
+
+
+@pytest.mark.parametrize("name", [*engines._METHODS, *engines._GLOBALS])
+def test_missing_name_is_refused(name: str) -> None:
+    """An override of a method that is called no more would do nothing, in silence."""
+    library, globals_ = (SimpleNamespace(**vars(part)) for part in EVERYTHING)
+    for part in (library, globals_):
+        vars(part).pop(name, None)
+
+    with pytest.raises(EngineUnfit) as caught:
+        check_version("0.3.17", library, globals_)
+    assert caught.value.missing == (name,)
+
+
+class Applies:
+    """An engine without peers on a store of its own, and what it applied."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self.store = store
+        self.journal = StoreJournal(store)
+        self.applied: list[tuple[int, bytes]] = []
+        transport = FlushingTransport(store.commit, no_wire)
+        self.engine = Engine(
+            node_id="n1", peers=(), journal=self.journal, transport=transport, apply=self.apply, now_ms=1_000
+        )
+
+    def apply(self, index: int, command: bytes) -> None:
+        self.applied.append((index, command))
+        self.journal.mark_applied(index)
+
+
+def test_alone_it_leads_at_once() -> None:
+    """There is nobody to wait for: the first tick elects, commits and applies."""
+    alone = Applies(toy.new_store())
+    assert not alone.engine.leads
+    alone.engine.tick(1_000)
+
+    assert (alone.engine.leads, alone.engine.term, alone.engine.settled) == (True, 1, True)
+    assert alone.applied == [(2, engines.NO_OP)]
+
+
+def test_clock_that_starts_at_zero() -> None:
+    alone = Applies(toy.new_store())
+    alone.engine.tick(0)
+
+    assert alone.engine.leads
+
+
+def test_command_is_applied_once_and_in_order() -> None:
+    alone = Applies(toy.new_store())
+    alone.engine.tick(1_000)
+    for number in range(3):
+        alone.engine.propose(b"\x00%d" % number)
+        alone.engine.tick(1_000)
+    alone.engine.tick(2_000)
+
+    assert alone.applied[1:] == [(3, b"\x000"), (4, b"\x001"), (5, b"\x002")]
+
+
+def test_what_was_appended_and_not_applied_is_applied_before_it_is_settled() -> None:
+    """An earlier leader's entries come first, then the no-op of the new term."""
+    store = toy.new_store()
+    journal = StoreJournal(store)
+    journal.add(b"\x00inherited", 2, 1)
+    journal.setCurrentTerm(1, "n1")
+    alone = Applies(store)
+    alone.engine.tick(1_000)
+
+    assert alone.applied == [(2, b"\x00inherited"), (3, engines.NO_OP)]
+    assert alone.engine.term == 2
+
+
+def test_compacted_journal_is_gone_on_with() -> None:
+    """Tried with a stock start at index 1: nothing is ever applied, and nothing says so."""
+    store = toy.new_store()
+    journal = StoreJournal(store, entries_max=4)
+    for index in range(2, 20):
+        journal.add(b"\x00", index, 1)
+        journal.mark_applied(index)
+    journal.compact()
+    alone = Applies(store)
+    alone.engine.tick(1_000)
+    alone.engine.propose(b"\x00new")
+    alone.engine.tick(1_000)
+
+    assert alone.applied == [(20, engines.NO_OP), (21, b"\x00new")]
+
+
+def test_each_start_is_a_new_term() -> None:
+    store = toy.new_store()
+    terms = []
+    for _ in range(3):
+        alone = Applies(store)
+        alone.engine.tick(1_000)
+        store.commit()
+        terms.append(alone.engine.term)
+
+    assert terms == [1, 2, 3]
+
+
+def test_idle_engine_writes_nothing() -> None:
+    """So an idle node flushes nothing."""
+    alone = Applies(toy.new_store())
+    alone.engine.tick(1_000)
+    alone.store.commit()
+    for ms in range(1_000, 10_000, 100):
+        alone.engine.tick(ms)
+
+    assert not any(space.pending for space in alone.store._spaces())
+
+
+def test_only_bytes_of_ours_are_proposed() -> None:
+    """Other kinds of entries pysyncobj would unpickle."""
+    alone = Applies(toy.new_store())
+    alone.engine.tick(1_000)
+
+    with pytest.raises(AssertionError):
+        alone.engine.propose(b"\x02pickle")
+
+
+@pytest.mark.parametrize("kind", [b"\x02", b"\x03", b"\x09"])
+def test_entry_of_another_kind_is_refused(kind: bytes) -> None:
+    """Changes of membership and of code version are pickled; nobody unpickles here."""
+    store = toy.new_store()
+    StoreJournal(store).add(kind + b"cos\nsystem\n", 2, 0)
+
+    with pytest.raises(BatchUnreadable):
+        toy.start(store).step(toy.START, [])
+
+
+def test_pysyncobj_pickles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise AssertionError("pickled")
+
+    for name in ("dumps", "loads", "dump", "load"):
+        monkeypatch.setattr(pysyncobj.syncobj.pickle, name, refuse)
+    replica = toy.start(toy.new_store())
+    outbox = replica.step(toy.START, toy.proposals(toy.Add()))
+
+    assert toy.counted(toy.answers(outbox)[0]).counter == 1
+
+
+def test_no_pipe_is_made() -> None:
+    """One for each replica would be two file descriptors that nobody reads."""
+    before = len(list(OPEN_FILES.iterdir()))
+    alone = Applies(toy.new_store())
+    alone.engine.tick(1_000)
+
+    assert len(list(OPEN_FILES.iterdir())) == before
+
+
+def test_vote_for_itself_is_durable_before_it_is_asked_for() -> None:
+    """A candidate that forgets its own vote could vote twice in one term."""
+    replica = toy.start(toy.new_store(), kind=toy.PeeredReplica)
+    replica.peer.connect()
+    replica.step(toy.at(0), [])
+    replica.step(toy.at(700), [])
+
+    asked = replica.sent[0]
+    assert asked["type"] == "request_vote"
+    assert msgspec.msgpack.decode(asked["durable"].fact(facts.TERM)) == [asked["term"], "n1"]
+
+
+def test_vote_for_another_is_durable_before_it_is_given() -> None:
+    replica = toy.start(toy.new_store(), kind=toy.PeeredReplica)
+    replica.peer.connect()
+    replica.step(toy.at(0), [])
+    replica.peer.say(type="request_vote", term=9, last_log_index=5, last_log_term=5)
+
+    given = replica.sent[0]
+    assert given["type"] == "response_vote"
+    assert msgspec.msgpack.decode(given["durable"].fact(facts.TERM)) == [9, "n2"]
+
+
+def test_entries_are_durable_before_they_are_acknowledged() -> None:
+    replica = toy.start(toy.new_store(), kind=toy.PeeredReplica)
+    replica.peer.connect()
+    replica.step(toy.at(0), [])
+    entries = [(engines.NO_OP, 2, 5)]
+    replica.peer.say(type="append_entries", term=5, commit_index=1, entries=entries, prevLogIdx=1, prevLogTerm=0)
+
+    acknowledged = replica.sent[0]
+    assert (acknowledged["type"], acknowledged["next_node_idx"]) == ("next_node_idx", 3)
+    replica._store.lose_uncommitted()
+    assert StoreJournal(replica._store)[-1] == (engines.NO_OP, 2, 5)
+
+
+def test_commands_are_not_forwarded_by_pysyncobj() -> None:
+    """They would pass every check of ours."""
+    replica = toy.start(toy.new_store(), kind=toy.PeeredReplica)
+    replica.peer.connect()
+    transport = replica.peer._transport
+
+    assert transport.send(replica.peer._node, {"type": "apply_command", "command": b"\x00"}) is False
+    assert transport.send(replica.peer._node, {"type": "apply_command_response", "request_id": 1}) is False
+    assert replica.sent == []
+
+
+def test_a_cluster_of_one_talks_to_nobody() -> None:
+    with pytest.raises(AssertionError):
+        no_wire("n2", {"type": "request_vote"})

@@ -1,0 +1,263 @@
+"""The journal: what pysyncobj writes into it is there again, and nothing that was acknowledged can leave it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from stepward.server.logbook import journal as journals
+from stepward.server.logbook.errors import JournalCorrupt
+from stepward.server.logbook.journal import StoreJournal
+from stepward.server.store import facts
+from stepward.server.store.interface import Store
+from stepward.server.store.lmdb_store import LmdbStore
+from stepward.server.store.memory import MemoryStore
+
+
+@pytest.fixture(params=["memory", "lmdb"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    made: Store = MemoryStore() if request.param == "memory" else LmdbStore(tmp_path / "data", create=True)
+    journals.found(made)
+    made.commit()
+    yield made
+    made.close()
+
+
+def filled(store: Store, last: int, **bounds: int) -> StoreJournal:
+    """A journal with entries up to `last`, all of them applied."""
+    journal = StoreJournal(store, **bounds)
+    for index in range(2, last + 1):
+        journal.add(b"\x00%d" % index, index, 1)
+        journal.mark_applied(index)
+    return journal
+
+
+def indices(journal: StoreJournal) -> list[int]:
+    return [index for _, index, _ in journal[:]]
+
+
+def test_new_journal_holds_the_entry_that_all_agree_on(store: Store) -> None:
+    journal = StoreJournal(store)
+
+    assert journal[:] == [(b"\x01", 1, 0)]
+    assert (journal.applied, journal.getCurrentTerm(), journal.getVotedForNodeId()) == (1, 0, None)
+
+
+def test_entries_are_there_again(store: Store) -> None:
+    journal = StoreJournal(store)
+    journal.add(b"\x00two", 2, 4)
+    journal.add(b"\x01", 3, 5)
+    journal.mark_applied(2)
+    journal.setCurrentTerm(6, "n2")
+    store.commit()
+    again = StoreJournal(store)
+
+    assert again[:] == [(b"\x01", 1, 0), (b"\x00two", 2, 4), (b"\x01", 3, 5)]
+    assert (again.applied, again.getCurrentTerm(), again.getVotedForNodeId()) == (2, 6, "n2")
+    assert again[-1] == (b"\x01", 3, 5)
+    assert len(again) == 3
+
+
+def test_commit_index_at_start_is_what_the_rows_hold(store: Store) -> None:
+    """A stored one may be ahead of the journal, and a node that trusted it acknowledged alone."""
+    journal = filled(store, 5)
+    journal.add(b"\x00six", 6, 1)
+    journal.setRaftCommitIndex(100)
+    store.commit()
+
+    assert StoreJournal(store).getRaftCommitIndex() == 5
+
+
+def test_term_of(store: Store) -> None:
+    journal = StoreJournal(store)
+    journal.add(b"\x00two", 2, 4)
+
+    assert [journal.term_of(index) for index in (0, 1, 2, 3)] == [None, 0, 4, None]
+
+
+def test_conflicting_tail_is_replaced(store: Store) -> None:
+    journal = filled(store, 3)
+    for index in (4, 5, 6):
+        journal.add(b"\x00doomed", index, 1)
+    journal.deleteEntriesFrom(3)
+    journal.add(b"\x00better", 4, 2)
+    store.commit()
+
+    assert indices(StoreJournal(store)) == [1, 2, 3, 4]
+    assert StoreJournal(store)[-1] == (b"\x00better", 4, 2)
+
+
+def test_applied_entries_are_never_truncated(store: Store) -> None:
+    """Where pysyncobj only logs it. Rows cannot be taken back."""
+    journal = filled(store, 5)
+
+    with pytest.raises(AssertionError):
+        journal.deleteEntriesFrom(4)
+
+
+def test_entries_come_one_behind_the_other(store: Store) -> None:
+    journal = filled(store, 5)
+
+    with pytest.raises(AssertionError):
+        journal.add(b"\x00", 7, 1)
+
+
+def test_applying_goes_one_by_one(store: Store) -> None:
+    journal = filled(store, 5)
+
+    with pytest.raises(AssertionError):
+        journal.mark_applied(7)
+
+
+def test_term_never_falls(store: Store) -> None:
+    journal = StoreJournal(store)
+    journal.setCurrentTerm(5, None)
+
+    with pytest.raises(AssertionError):
+        journal.setCurrentTerm(4, None)
+
+
+@pytest.mark.parametrize("call", ["clear", "deleteEntriesTo"])
+def test_pysyncobj_compacts_nothing_by_itself(store: Store, call: str) -> None:
+    """Its compaction is not atomic: it clears, then adds again."""
+    journal = filled(store, 5)
+
+    with pytest.raises(AssertionError):
+        journal.clear() if call == "clear" else journal.deleteEntriesTo(3)
+    assert indices(journal) == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("entries", "kept"),
+    [
+        # At the bound nothing happens.
+        (16, list(range(1, 17))),
+        # One past it, down to seven eighths.
+        (17, list(range(4, 18))),
+    ],
+)
+def test_entries_are_bounded(store: Store, entries: int, kept: list[int]) -> None:
+    journal = filled(store, entries, entries_max=16)
+    journal.compact()
+    store.commit()
+
+    assert indices(journal) == kept
+    assert StoreJournal(store)[:] == journal[:]
+
+
+@pytest.mark.parametrize(("size", "kept"), [(99, [1, 2, 3, 4]), (102, [3, 4])])
+def test_bytes_are_bounded(store: Store, size: int, kept: list[int]) -> None:
+    journal = StoreJournal(store, bytes_max=300)
+    for index in range(2, 5):
+        journal.add(bytes(size), index, 1)
+        journal.mark_applied(index)
+    journal.compact()
+
+    assert indices(journal) == kept
+
+
+def test_compaction_takes_small_bites(store: Store) -> None:
+    journal = filled(store, 2_000)
+    store.commit()
+    small = StoreJournal(store, entries_max=100)
+    small.compact()
+    assert len(small) == 2_000 - 256
+    for _ in range(20):
+        small.compact()
+
+    assert len(small) <= 100
+    assert indices(small)[-1] == journal[-1][1]
+
+
+def test_compaction_keeps_what_is_not_applied(store: Store) -> None:
+    """An entry that is only appended is the one copy of what it says."""
+    journal = StoreJournal(store, entries_max=2)
+    for index in range(2, 30):
+        journal.add(b"\x00", index, 1)
+    for index in range(2, 11):
+        journal.mark_applied(index)
+    for _ in range(5):
+        journal.compact()
+
+    # The entry before the last applied one is what the next one is checked against.
+    assert indices(journal) == list(range(9, 30))
+
+
+def test_compaction_keeps_two_entries(store: Store) -> None:
+    """The engine reads the last one always, and the one before it when it sends."""
+    journal = filled(store, 30, entries_max=1)
+    for _ in range(5):
+        journal.compact()
+
+    assert indices(journal) == [29, 30]
+
+
+def test_crash_in_the_middle_of_compaction_changes_nothing(store: Store) -> None:
+    journal = filled(store, 30, entries_max=10)
+    store.commit()
+    before = StoreJournal(store)[:]
+    journal.compact()
+    assert len(journal) < 30
+    if isinstance(store, MemoryStore):
+        store.lose_uncommitted()
+        assert StoreJournal(store)[:] == before
+    with store.snapshot() as snapshot:
+        assert snapshot.fact(facts.APPLIED) == (30).to_bytes(8, "big")
+
+
+def test_damaged_entry_is_found(store: Store) -> None:
+    filled(store, 3)
+    value = dict(store.entries())[3]
+    store.delete_entries(3, 3)
+    store.put_entry(3, value[:-1] + bytes([value[-1] ^ 1]))
+
+    with pytest.raises(JournalCorrupt, match="entry 3"):
+        StoreJournal(store)
+
+
+def test_entry_under_the_key_of_another_is_found(store: Store) -> None:
+    filled(store, 3)
+    value = dict(store.entries())[2]
+    store.delete_entries(3, 3)
+    store.put_entry(3, value)
+
+    with pytest.raises(JournalCorrupt, match="entry 3"):
+        StoreJournal(store)
+
+
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [
+        # A hole.
+        (3, 3),
+        # Nothing at all.
+        (1, 5),
+        # Compacted beyond what the rows hold: pysyncobj would wait in silence for entries that are gone.
+        (1, 4),
+    ],
+)
+def test_journal_with_something_missing_is_refused(store: Store, first: int, last: int) -> None:
+    journal = filled(store, 4)
+    journal.add(b"\x00five", 5, 1)
+    store.delete_entries(first, last)
+
+    with pytest.raises(JournalCorrupt):
+        StoreJournal(store)
+
+
+@pytest.mark.parametrize("applied", [0, 6])
+def test_rows_that_the_journal_does_not_reach_are_refused(store: Store, applied: int) -> None:
+    filled(store, 5)
+    store.put_fact(facts.APPLIED, applied.to_bytes(8, "big"))
+
+    with pytest.raises(JournalCorrupt):
+        StoreJournal(store)
+
+
+@pytest.mark.parametrize("value", [b"", msgspec.msgpack.encode("five")])
+def test_term_that_cannot_be_read(store: Store, value: bytes) -> None:
+    store.put_fact(facts.TERM, value)
+
+    with pytest.raises(JournalCorrupt):
+        StoreJournal(store)
