@@ -1,0 +1,226 @@
+"""Lines of a transcript as commands of the core."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from stepward.server.core import keys, rows
+from stepward.server.core.canonical import definition_hash, submission_fingerprint
+from stepward.server.core.commands import (
+    Accepted,
+    ApplyDefinition,
+    AttemptRef,
+    AttemptReport,
+    CancelJob,
+    CloseStream,
+    Declined,
+    DrainSession,
+    Failed,
+    OpenSession,
+    ProgressMade,
+    RenewSession,
+    ReportAttempts,
+    Started,
+    Stopped,
+    SubmitJob,
+    Succeeded,
+    Sweep,
+    Unknown,
+)
+from stepward.server.core.definition import compile_definition
+from stepward.server.core.definition_source import DefinitionSource, RetrySource, StepSource, TimeoutsSource, UndoSource
+from stepward.server.core.rows import DefinitionBody, Effect, OnUnknown, Payload, StartMode
+from stepward.server.core.sessions import held_digest
+from tests.core.world import actions_of
+from tests.scenarios.blocks import Line, TranscriptError
+
+if TYPE_CHECKING:
+    from enum import IntEnum
+
+    from stepward.server.core.commands import AnyCommand, AttemptEvent
+    from stepward.server.core.limits import Limits
+    from stepward.server.core.rejections import Violation
+    from tests.scenarios.transcript import Transcript
+
+NAMESPACE = "default"
+E = TypeVar("E", bound="IntEnum")
+
+
+def order(transcript: Transcript, verb: str, line: Line) -> AnyCommand:
+    """The command of a line."""
+    match verb:
+        case "submit":
+            return _submit(transcript, line)
+        case "session":
+            return _session(transcript, line)
+        case "report":
+            return _report(transcript, line)
+        case "cancel":
+            return CancelJob(transcript.job(line), line.take("reason", ""))
+        case "sweep":
+            return Sweep(line.number("subjects", transcript.world.limits.sweep_subjects_max))
+        case _:
+            msg = f"there is no command {verb!r}: {line.text}"
+            raise TranscriptError(msg)
+
+
+def define(line: Line, limits: Limits) -> ApplyDefinition | tuple[Violation, ...]:
+    """A definition, or the rules that it breaks."""
+    steps = tuple(_step(inner) for inner in line.inner)
+    source = DefinitionSource(line.word(), steps, line.take("output", ""))
+    body = compile_definition(source, limits, b"")
+    return body if isinstance(body, tuple) else ApplyDefinition(NAMESPACE, definition_hash(body), body)
+
+
+def _step(line: Line) -> StepSource:
+    retry = RetrySource(
+        attempts_max=line.number("attempts", 0),
+        initial_ms=line.number("initial", 1_000),
+        factor=float(line.take("factor", "2")),
+        cap_ms=line.number("cap", 60_000),
+        non_retryable_kinds=line.names("kinds"),
+    )
+    timeouts = TimeoutsSource(line.number("start_to_close", 600_000), line.number("queue_timeout", 86_400_000))
+    undo = line.take("undo", "")
+    step = StepSource(
+        id=line.word(),
+        action=line.take("action", ""),
+        queue=line.take("queue", ""),
+        needs=line.names("needs"),
+        input=line.take("input", ""),
+        retry=retry,
+        timeouts=timeouts,
+        effect=_member(line, "effect", Effect),
+        start=_member(line, "start", StartMode),
+        undo=UndoSource(undo, retry, timeouts) if undo else None,
+        on_unknown=_member(line, "on_unknown", OnUnknown),
+    )
+    line.done()
+    return step
+
+
+def _member(line: Line, name: str, type_: type[E]) -> int:
+    """A field that names a member of an enum; 0 when it is left out."""
+    value = line.take(name, "")
+    return type_[value.upper()] if value else 0
+
+
+def _submit(transcript: Transcript, line: Line) -> SubmitJob:
+    transcript.job_id = line.word()
+    namespace, name, version = line.take("namespace", NAMESPACE), line.take("definition"), line.number("version", 0)
+    given = Payload(line.take("input", "{}").encode())
+    fingerprint = submission_fingerprint(
+        namespace=namespace,
+        definition_name=name,
+        definition_version=version,
+        input=given,
+        labels={},
+        limits=transcript.world.limits,
+    )
+    key, caller = line.take("key", ""), line.take("caller", "")
+    return SubmitJob(transcript.job_id, namespace, name, version, given, key, {}, caller, fingerprint)
+
+
+def _session(transcript: Transcript, line: Line) -> AnyCommand:
+    what, agent = line.word(), line.word()
+    match what:
+        case "open":
+            actions = line.names("actions")
+            return OpenSession(
+                session_id=agent,
+                namespace=line.take("namespace", NAMESPACE),
+                queue=line.take("queue", "default"),
+                actions=_all_actions(transcript) if actions == ("*",) else actions,
+                slots=line.number("slots", 1),
+                name=agent,
+                library="transcript",
+                node_id="n1",
+            )
+        case "renew":
+            return _renew(transcript, agent, line)
+        case "close":
+            return CloseStream(agent, _generation(transcript, agent, line))
+        case "drain":
+            return DrainSession(agent, _generation(transcript, agent, line))
+        case _:
+            msg = f"a session can open, renew, close and drain: {line.text}"
+            raise TranscriptError(msg)
+
+
+def _all_actions(transcript: Transcript) -> tuple[str, ...]:
+    """Every action that any definition names, those of this block too."""
+    reader = transcript.world.reader
+    bodies = [reader.get(key) for key in reader.scan(keys.DEFINITION_BODY)]
+    bodies += [command.body for command in transcript.waiting if isinstance(command, ApplyDefinition)]
+    return tuple(sorted({action for body in bodies if isinstance(body, DefinitionBody) for action in actions_of(body)}))
+
+
+def _generation(transcript: Transcript, agent: str, line: Line | None) -> int:
+    session = transcript.world.reader.get(keys.session(agent))
+    newest = session.generation if isinstance(session, rows.Session) else 1
+    return newest if line is None else line.number("generation", newest)
+
+
+def heartbeat(transcript: Transcript, agent: str) -> RenewSession:
+    """A renewal of an agent that holds all that the rows say."""
+    return RenewSession(agent, _generation(transcript, agent, None), held_digest(_held(transcript, agent)))
+
+
+def _renew(transcript: Transcript, agent: str, line: Line) -> RenewSession:
+    generation, holding = _generation(transcript, agent, line), line.names("holding")
+    match holding:
+        case ():
+            return RenewSession(agent, generation, held_digest(_held(transcript, agent)))
+        case ("all",):
+            held = _held(transcript, agent)
+        case ("none",):
+            held = ()
+        case _:
+            held = tuple(_attempt(name) for name in holding)
+    return RenewSession(agent, generation, held_digest(held), held)
+
+
+def _attempt(name: str) -> AttemptRef:
+    job_id, step_id, token = name.split("/")
+    return AttemptRef(job_id, step_id, int(token))
+
+
+def _held(transcript: Transcript, agent: str) -> tuple[AttemptRef, ...]:
+    reader = transcript.world.reader
+    found = [keys.parse_assignment(key) for key in reader.scan(keys.assignments(agent))]
+    return tuple(AttemptRef(job_id, transcript.step_id(job_id, ordinal), token) for _, token, job_id, ordinal in found)
+
+
+def _report(transcript: Transcript, line: Line) -> ReportAttempts:
+    job_id, step_id = transcript.job(line), line.take("step")
+    step = transcript.step(job_id, step_id)
+    agent = line.take("agent", step.session_id)
+    attempt = AttemptRef(job_id, step_id, line.number("token", step.token))
+    return ReportAttempts(agent, _generation(transcript, agent, line), (AttemptReport(attempt, _event(line)),))
+
+
+def _event(line: Line) -> AttemptEvent:
+    outcome = line.take("outcome")
+    match outcome:
+        case "accepted":
+            return Accepted()
+        case "started":
+            return Started()
+        case "success":
+            return Succeeded(Payload(line.take("output", "null").encode()))
+        case "failure" | "fatal":
+            after = line.number("retry_after", -1)
+            retry_after_ms = None if after < 0 else after
+            kind, message = line.take("kind", "Broken"), line.take("message", "")
+            return Failed(kind, message, retryable=outcome == "failure", retry_after_ms=retry_after_ms)
+        case "unknown":
+            return Unknown(line.take("kind", "NoAnswer"), line.take("message", ""))
+        case "refused" | "handed_back":
+            return Declined(handed_back=outcome == "handed_back")
+        case "stopped" | "drained":
+            return Stopped(draining=outcome == "drained")
+        case "progress":
+            return ProgressMade(Payload(line.take("details", "null").encode()))
+        case _:
+            msg = f"there is no outcome {outcome!r}: {line.text}"
+            raise TranscriptError(msg)
