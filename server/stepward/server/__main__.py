@@ -1,0 +1,158 @@
+"""`python -m stepward.server`: runs a node. The only place of the server that reads the command line and the environment.
+
+stdout gets one line of JSON when the node is ready; logs go to stderr. Exit codes: 0 after a request to stop, 1 when
+the node could not start, 70 when it could not go on, 71 when its disk hangs, 78 when it is not installed or not
+started as it must be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stepward.server.config import ClusterConfig, NodeConfig
+    from stepward.server.node import Node
+
+EXIT_CANNOT_START = 1
+EXIT_CANNOT_GO_ON = 70
+EXIT_UNFIT = 78
+
+# A cluster of one node has no election to outlive, so a lost agent may be noticed sooner than in a larger one.
+DEV_SESSION_TTL_MS = 3_000
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a node until it is asked to stop; the exit code."""
+    if not __debug__:
+        return _unfit("python runs with -O, which switches off the checks that stop a broken node; run it without")
+    options = _parser().parse_args(arguments)
+    try:
+        import stepward.server.node  # noqa: F401 - tried here, so that what is missing is told in one line
+    except ModuleNotFoundError as error:
+        return _unfit(f"{error.name} is not installed; install the node with: pip install 'stepward[server]'")
+    return _run(options)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m stepward.server", description="Runs a stepward node.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    dev = commands.add_parser("dev", help="run a cluster of one node, which is made when the directory is empty")
+    run = commands.add_parser("run", help="run a node of a cluster that exists")
+    for command in (dev, run):
+        command.add_argument("--data", type=Path, required=True, help="directory that holds what must not be lost")
+        command.add_argument("--host", default="127.0.0.1", help="where to listen (default: %(default)s)")
+        command.add_argument("--port", type=int, default=7654, help="0: any free one (default: %(default)s)")
+        command.add_argument("--ready-fd", type=int, help="also write the ready line to this file descriptor")
+        command.add_argument("--log-level", choices=LOG_LEVELS, default=None, help="default: $STEPWARD_LOG_LEVEL or info")
+    dev.add_argument(
+        "--session-ttl-ms",
+        type=int,
+        default=DEV_SESSION_TTL_MS,
+        help="after so long without a heartbeat an agent's lease is over (default: %(default)s)",
+    )
+    run.add_argument("--session-ttl-ms", type=int, default=10_000, help="as for dev (default: %(default)s)")
+    return parser
+
+
+def _run(options: argparse.Namespace) -> int:
+    from stepward.server import config, observe
+    from stepward.server.core.limits import Limits
+    from stepward.server.logbook.identity import create_cluster
+    from stepward.server.node import AddressTaken
+    from stepward.server.store.errors import ServerError
+
+    observe.configure_logging(_log_level(options.log_level))
+    cluster = config.ClusterConfig(limits=Limits(session_ttl_ms=options.session_ttl_ms))
+    node = config.NodeConfig(data=options.data, host=options.host, port=options.port)
+    try:
+        config.check(cluster, node)
+        if options.command == "dev" and not _is_used(options.data):
+            create_cluster(options.data, "n1")
+        return _loop_runner()(_serve(cluster, node, options.ready_fd))
+    except (config.ConfigError, ServerError, AddressTaken, OSError) as error:
+        return _failed(str(error), EXIT_CANNOT_START)
+
+
+def _log_level(asked: str | None) -> str:
+    level = asked or os.environ.get("STEPWARD_LOG_LEVEL", "info").lower()
+    return level if level in LOG_LEVELS else "info"
+
+
+def _is_used(directory: Path) -> bool:
+    return directory.is_dir() and any(directory.iterdir())
+
+
+def _loop_runner():  # type: ignore[no-untyped-def]  # asyncio's and uvloop's runners share no type
+    """What runs a coroutine: uvloop's loop where it is installed, which is faster, else asyncio's."""
+    try:
+        import uvloop
+    except ModuleNotFoundError:
+        return asyncio.run
+    return uvloop.run
+
+
+async def _serve(cluster: ClusterConfig, config: NodeConfig, ready_fd: int | None) -> int:
+    """Run a node until a signal, or until it cannot go on."""
+    from stepward.server.node import Node
+
+    node = Node(cluster, config)
+    asked_to_stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, asked_to_stop.set)
+    fatal = asyncio.create_task(node.fatal())
+    stop = asyncio.create_task(asked_to_stop.wait())
+    try:
+        await node.start()
+        if not fatal.done():
+            _tell_ready(node, ready_fd)
+        await asyncio.wait((fatal, stop), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stop.cancel()
+        await node.stop()
+    if fatal.done():
+        return _failed(fatal.result(), EXIT_CANNOT_GO_ON)
+    fatal.cancel()
+    return 0
+
+
+def _tell_ready(node: Node, ready_fd: int | None) -> None:
+    line = json.dumps(
+        {
+            "event": "ready",
+            "address": node.address,
+            "pid": os.getpid(),
+            "node_id": node.identity.node_id,
+            "cluster_id": node.identity.cluster_id,
+        }
+    )
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+    if ready_fd is not None:
+        os.write(ready_fd, line.encode() + b"\n")
+        os.close(ready_fd)
+
+
+def _unfit(reason: str) -> int:
+    return _failed(reason, EXIT_UNFIT)
+
+
+def _failed(reason: str, code: int) -> int:
+    """Say why, as the last line on stderr."""
+    sys.stderr.write(json.dumps({"event": "node_failed", "level": "critical", "reason": reason, "code": code}) + "\n")
+    sys.stderr.flush()
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,300 @@
+"""One open stream of one agent: its messages become commands, and what is sent to it waits in a bounded queue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
+
+from stepward.server.api import convert
+from stepward.server.core.commands import (
+    AttemptsReported,
+    DrainSession,
+    ProgressMade,
+    RenewSession,
+    ReportAttempts,
+    SessionRenewed,
+)
+from stepward.server.core.rejections import Reason, Refused, Rejection
+from stepward.server.interceptor import parse
+from stepward.server.job_ids import is_job_id
+from stepward.v1 import agent_service_pb2 as pb
+
+if TYPE_CHECKING:
+    from stepward.server.clock import Clock
+    from stepward.server.config import NodeConfig
+    from stepward.server.core.commands import Answer, AttemptReport, SessionOpened
+    from stepward.server.core.limits import Limits
+    from stepward.server.interceptor import Context
+    from stepward.server.observe import Counters
+    from stepward.server.shard import Shard
+
+# An agent may send this often within a TTL.
+HEARTBEATS_A_TTL: Final = 6
+# After a stream was told to end, so long may what stands in its queue take to be sent.
+_LAST_WORDS_MS_MAX: Final = 1_000
+_ANSWER_BYTES: Final = 128
+
+# Answers that say that this node cannot serve the session any more, whatever it does.
+_STREAM_ENDS: Final = frozenset(
+    {Reason.SESSION_ENDED, Reason.NOT_LEADER, Reason.NO_LEADER, Reason.COMMIT_UNKNOWN, Reason.NODE_DRAINING}
+)
+
+
+class _Outgoing(NamedTuple):
+    message: pb.WorkResponse
+    size_bytes: int
+
+
+class AgentStream:
+    """One stream, bound to a generation of its session."""
+
+    def __init__(
+        self,
+        session_id: str,
+        opened: SessionOpened,
+        *,
+        shard: Shard,
+        clock: Clock,
+        limits: Limits,
+        config: NodeConfig,
+        counters: Counters,
+    ) -> None:
+        self.session_id = session_id
+        self.generation = opened.generation
+        self.ttl_ms = opened.ttl_ms
+        self._shard = shard
+        self._clock = clock
+        self._limits = limits
+        self._config = config
+        self._counters = counters
+        self._outgoing: deque[_Outgoing] = deque()
+        self._outgoing_bytes = 0
+        self._something_to_do = asyncio.Event()
+        self._ending: Rejection | None = None
+        self._unanswered_bytes = 0
+        self._room = asyncio.Event()
+        self._room.set()
+
+    # Outwards.
+
+    def send(self, message: pb.WorkResponse, *, size_bytes: int) -> None:
+        """Queue a message. An agent that does not read loses its stream rather than fill our memory."""
+        if self._ending is not None:
+            return
+        self._outgoing.append(_Outgoing(message, size_bytes))
+        self._outgoing_bytes += size_bytes
+        self._something_to_do.set()
+        if self._outgoing_bytes > self._config.stream_bytes_waiting_max:
+            self._counters.slow_streams += 1
+            bound = self._config.stream_bytes_waiting_max
+            text = f"{self._outgoing_bytes} bytes wait to be read on this stream; at most {bound} may: read, or resume"
+            self._outgoing.clear()
+            self.end(Rejection(Reason.OVERLOADED, text, retry_after_ms=self._config.overload_retry_after_ms))
+
+    def end(self, why: Rejection) -> None:
+        """End the stream when what is queued has been sent. The first reason counts."""
+        if self._ending is None:
+            self._ending = why
+            self._something_to_do.set()
+
+    def send_welcome(self, node_id: str) -> None:
+        """The first message on every stream."""
+        welcome = pb.Welcome(
+            session_id=self.session_id,
+            generation=self.generation,
+            ttl=convert.duration(self.ttl_ms),
+            heartbeat_interval=convert.duration(self.ttl_ms // HEARTBEATS_A_TTL),
+            kill_grace=convert.duration(self._limits.kill_grace_ms),
+            payload_bytes_max=self._limits.payload_bytes_max,
+            node_id=node_id,
+        )
+        self.send(pb.WorkResponse(welcome=welcome), size_bytes=0)
+
+    async def run(self, context: Context) -> None:
+        """Read and write until one of both ends.
+
+        Raises:
+            Refused: Why the stream ended, unless the agent closed it.
+        """
+        reader = asyncio.create_task(self._read(context))
+        writer = asyncio.create_task(self._write(context))
+        try:
+            await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
+            if reader.done():
+                # Raises what the agent did wrong; a stream that the agent closed in order just ends.
+                reader.result()
+                return
+            writer.result()
+        finally:
+            reader.cancel()
+            writer.cancel()
+            await asyncio.gather(reader, writer, return_exceptions=True)
+        assert self._ending is not None
+        raise Refused(self._ending)
+
+    async def _write(self, context: Context) -> None:
+        """Write what is queued until the stream is told to end."""
+        while self._ending is None:
+            await self._something_to_do.wait()
+            self._something_to_do.clear()
+            if self._ending is None:
+                await self._write_queued(context)
+        try:
+            async with asyncio.timeout(_LAST_WORDS_MS_MAX / 1_000):
+                await self._write_queued(context)
+        except TimeoutError:
+            # It does not read; it will find out by itself.
+            pass
+
+    async def _write_queued(self, context: Context) -> None:
+        while self._outgoing:
+            message, size_bytes = self._outgoing.popleft()
+            self._outgoing_bytes -= size_bytes
+            await context.write(message)
+
+    # Inwards.
+
+    async def _read(self, context: Context) -> None:
+        """Take in messages until the agent closes its side.
+
+        An agent that reports faster than the disk takes it is read no further until there is room.
+        """
+        while True:
+            raw = await context.read()
+            if not isinstance(raw, bytes):
+                return
+            self._take(parse(pb.WorkRequest, raw), len(raw))
+            if not self._room.is_set():
+                await self._room.wait()
+
+    def _take(self, request: pb.WorkRequest, size_bytes: int) -> None:
+        match request.WhichOneof("message"):
+            case "report":
+                self._report(request.report, size_bytes)
+            case "heartbeat":
+                self._heartbeat(request.heartbeat)
+            case "drain":
+                command = DrainSession(self.session_id, self.generation)
+                self._shard.propose(command, _DrainTicket(self))
+            case "hello":
+                raise Refused(Rejection(Reason.INVALID_ARGUMENT, "a second hello came on one stream; open another"))
+            case None:
+                # Of a newer protocol, which must work without being understood.
+                pass
+            case never:
+                assert_never(never)
+
+    def _heartbeat(self, heartbeat: pb.Heartbeat) -> None:
+        command = RenewSession(
+            self.session_id,
+            self.generation,
+            heartbeat.held_digest,
+            convert.held(heartbeat.held) if heartbeat.held_is_complete else None,
+        )
+        self._shard.renew(command, _HeartbeatTicket(self, heartbeat.number, self._clock.steady_ms()))
+
+    def heartbeat_answered(self, answer: Answer, *, number: int, arrived_ms: int) -> None:
+        """Acknowledge a heartbeat, unless that would promise a lease that we may not keep.
+
+        An acknowledgement that comes late would say that the agent was heard when the rules may already have begun to
+        count it as lost; silence is safe, since the agent then counts from an older heartbeat.
+        """
+        if isinstance(answer, SessionRenewed):
+            if self._shard.leads and self._clock.steady_ms() - arrived_ms <= self.ttl_ms // 3:
+                said = pb.HeartbeatAnswer(number=number, send_held=answer.send_held)
+                self.send(pb.WorkResponse(heartbeat=said), size_bytes=_ANSWER_BYTES)
+            return
+        assert isinstance(answer, Rejection), answer
+        if answer.reason in _STREAM_ENDS:
+            self.end(answer)
+
+    def _report(self, report: pb.Report, size_bytes: int) -> None:
+        count = len(report.attempts)
+        if count > self._limits.reports_max:
+            text = f"report.attempts has {count} entries; it must have at most {self._limits.reports_max}"
+            raise Refused(Rejection(Reason.INVALID_ARGUMENT, text))
+        reports = tuple(convert.reports(report, self._limits))
+        # What is not even shaped like a job's id cannot be looked up, and must not be.
+        known = tuple(one for one in reports if is_job_id(one.attempt.job_id))
+        if len(known) < len(reports):
+            self._answer_all([one for one in reports if not is_job_id(one.attempt.job_id)], "NOT_FOUND", "no such job")
+        if not known:
+            return
+        self._unanswered_bytes += size_bytes
+        if self._unanswered_bytes > self._config.stream_bytes_waiting_max:
+            self._room.clear()
+        command = ReportAttempts(self.session_id, self.generation, known)
+        self._shard.propose(command, _ReportTicket(self, known, size_bytes), size_bytes=size_bytes * 2)
+
+    def reports_answered(self, answer: Answer, reports: tuple[AttemptReport, ...], size_bytes: int) -> None:
+        """Tell the agent what its reports came to."""
+        self._unanswered_bytes -= size_bytes
+        self._room.set()
+        if isinstance(answer, AttemptsReported):
+            if answer.results:
+                message = pb.WorkResponse(answers=convert.report_answers(answer))
+                self.send(message, size_bytes=_ANSWER_BYTES * len(answer.results))
+            return
+        assert isinstance(answer, Rejection), answer
+        if answer.reason in _STREAM_ENDS or answer.reason in (Reason.OVERLOADED, Reason.DISK_FULL):
+            # Nothing of it was recorded, or nobody knows; on its next stream the agent reports again.
+            self.end(answer)
+            return
+        self._answer_all(list(reports), "INTERNAL", answer.message)
+
+    def _answer_all(self, reports: list[AttemptReport], result: str, message: str) -> None:
+        """The same answer to each report that is not mere progress."""
+        value = pb.ReportResult.Value(f"REPORT_RESULT_{result}")
+        answers = [
+            pb.ReportAnswer(attempt=convert.attempt_ref(one.attempt), result=value, message=message)
+            for one in reports
+            if not isinstance(one.event, ProgressMade)
+        ]
+        if answers:
+            said = pb.WorkResponse(answers=pb.ReportAnswers(answers=answers))
+            self.send(said, size_bytes=_ANSWER_BYTES * len(answers))
+
+
+class _HeartbeatTicket:
+    """A heartbeat that waits to be acknowledged."""
+
+    __slots__ = ("_arrived_ms", "_number", "_stream")
+
+    def __init__(self, stream: AgentStream, number: int, arrived_ms: int) -> None:
+        self._stream = stream
+        self._number = number
+        self._arrived_ms = arrived_ms
+
+    def answered(self, answer: Answer) -> None:
+        """See `Ticket`."""
+        self._stream.heartbeat_answered(answer, number=self._number, arrived_ms=self._arrived_ms)
+
+
+class _ReportTicket:
+    """Reports that wait to be answered."""
+
+    __slots__ = ("_reports", "_size_bytes", "_stream")
+
+    def __init__(self, stream: AgentStream, reports: tuple[AttemptReport, ...], size_bytes: int) -> None:
+        self._stream = stream
+        self._reports = reports
+        self._size_bytes = size_bytes
+
+    def answered(self, answer: Answer) -> None:
+        """See `Ticket`."""
+        self._stream.reports_answered(answer, self._reports, self._size_bytes)
+
+
+class _DrainTicket:
+    """A drain, which is answered only when it ends the stream."""
+
+    __slots__ = ("_stream",)
+
+    def __init__(self, stream: AgentStream) -> None:
+        self._stream = stream
+
+    def answered(self, answer: Answer) -> None:
+        """See `Ticket`."""
+        if isinstance(answer, Rejection) and answer.reason in _STREAM_ENDS:
+            self._stream.end(answer)

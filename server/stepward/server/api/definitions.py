@@ -1,0 +1,187 @@
+"""DefinitionService: for the people who write definitions, and for agents that bring their own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stepward.server.api import convert, pages, validate
+from stepward.server.core import canonical, definition, keys, rows
+from stepward.server.core.commands import ApplyDefinition, DefinitionApplied
+from stepward.server.core.definition_source import (
+    DefinitionSource,
+    RetrySource,
+    StepSource,
+    TimeoutsSource,
+    UndoSource,
+)
+from stepward.server.core.rejections import Reason, Refused, refuse
+from stepward.v1 import definition_pb2, definition_service_pb2, definition_service_pb2_grpc
+
+if TYPE_CHECKING:
+    from stepward.server.core.limits import Limits
+    from stepward.server.core.rejections import Violation
+    from stepward.server.core.rows import DefinitionBody
+    from stepward.server.gateway import Gateway
+    from stepward.server.shard import Reading
+
+
+
+class DefinitionService(definition_service_pb2_grpc.DefinitionServiceServicer):
+    """See `stepward.v1.DefinitionService`."""
+
+    def __init__(self, gateway: Gateway, limits: Limits) -> None:
+        self._gateway = gateway
+        self._limits = limits
+
+    async def ApplyDefinition(  # noqa: N802 - named by the contract
+        self, request: definition_service_pb2.ApplyDefinitionRequest, context: Any
+    ) -> definition_service_pb2.ApplyDefinitionResponse:
+        """See the contract."""
+        body = self._compile(request.namespace, request.definition)
+        if isinstance(body, tuple):
+            raise Refused(validate.refusal(body, Reason.INVALID_DEFINITION))
+        namespace = request.namespace or convert.DEFAULT_NAMESPACE
+        hash_ = canonical.definition_hash(body)
+        answer = await self._gateway.call(ApplyDefinition(namespace, hash_, body), DefinitionApplied)
+        version = _version(
+            namespace, request.definition, number=answer.version, hash_=hash_, created_wall_ms=answer.created_wall_ms
+        )
+        return definition_service_pb2.ApplyDefinitionResponse(version=version, created=answer.created)
+
+    async def ValidateDefinition(  # noqa: N802 - named by the contract
+        self, request: definition_service_pb2.ValidateDefinitionRequest, context: Any
+    ) -> definition_service_pb2.ValidateDefinitionResponse:
+        """See the contract."""
+        body = self._compile(request.namespace, request.definition)
+        violations = body if isinstance(body, tuple) else ()
+        return definition_service_pb2.ValidateDefinitionResponse(
+            violations=[
+                definition_service_pb2.Violation(field=one.field, description=one.description) for one in violations
+            ]
+        )
+
+    async def GetDefinition(  # noqa: N802 - named by the contract
+        self, request: definition_service_pb2.GetDefinitionRequest, context: Any
+    ) -> definition_service_pb2.GetDefinitionResponse:
+        """See the contract."""
+        found = [*validate.name("namespace", request.namespace, self._limits, may_be_empty=True)]
+        found += validate.name("name", request.name, self._limits)
+        validate.require(found)
+        namespace = request.namespace or convert.DEFAULT_NAMESPACE
+        with self._gateway.read() as reader:
+            version = _read(reader, namespace, request.name, request.version)
+        if version is None:
+            number = f"version {request.version} of " if request.version else ""
+            text = f"there is no {number}definition {validate.shown(request.name)} in namespace {namespace!r}"
+            raise refuse(Reason.DEFINITION_NOT_FOUND, text, definition_name=request.name, namespace=namespace)
+        return definition_service_pb2.GetDefinitionResponse(version=version)
+
+    async def ListDefinitions(  # noqa: N802 - named by the contract
+        self, request: definition_service_pb2.ListDefinitionsRequest, context: Any
+    ) -> definition_service_pb2.ListDefinitionsResponse:
+        """See the contract."""
+        validate.require(validate.name("namespace", request.namespace, self._limits, may_be_empty=True))
+        count_max = pages.page_size(request.page_size, self._limits)
+        namespace = request.namespace or convert.DEFAULT_NAMESPACE
+        filters = ("definitions", namespace)
+        behind = pages.position(filters, request.page_token)
+        with self._gateway.read() as reader:
+            prefix = keys.definition_head(namespace)
+            names: list[str] = []
+            for key in reader.scan(prefix, after=prefix + behind.encode() if behind else b""):
+                names.append(key[len(prefix) :].decode())
+                if len(names) > count_max:
+                    break
+            page = names[:count_max]
+            versions = [version for name in page if (version := _read(reader, namespace, name, 0)) is not None]
+        last = page[-1] if len(names) > count_max else ""
+        return definition_service_pb2.ListDefinitionsResponse(
+            versions=versions, next_page_token=pages.token(filters, last)
+        )
+
+    def _compile(self, namespace: str, message: definition_pb2.Definition) -> DefinitionBody | tuple[Violation, ...]:
+        """What a job of this definition runs, or everything that is wrong with the request."""
+        found = validate.name("namespace", namespace, self._limits, may_be_empty=True)
+        body = definition.compile_definition(source(message), self._limits, message.SerializeToString(deterministic=True))
+        if isinstance(body, tuple):
+            return (*found, *body)
+        return found or body
+
+
+def _read(reader: Reading, namespace: str, name: str, number: int) -> definition_pb2.DefinitionVersion | None:
+    """A stored version; 0 is the newest."""
+    if not number:
+        head = reader.get(keys.definition_head(namespace, name))
+        if head is None:
+            return None
+        assert isinstance(head, rows.DefinitionHead)
+        number = head.version
+    record = reader.get(keys.definition(namespace, name, number))
+    if record is None:
+        return None
+    assert isinstance(record, rows.DefinitionRecord)
+    body = reader.get(keys.definition_body(record.hash))
+    assert isinstance(body, rows.DefinitionBody)
+    message = definition_pb2.Definition.FromString(body.source)
+    return _version(namespace, message, number=number, hash_=record.hash, created_wall_ms=record.created_wall_ms)
+
+
+def _version(
+    namespace: str, message: definition_pb2.Definition, *, number: int, hash_: bytes, created_wall_ms: int
+) -> definition_pb2.DefinitionVersion:
+    return definition_pb2.DefinitionVersion(
+        namespace=namespace,
+        definition=message,
+        version=number,
+        hash=hash_.hex(),
+        created_at=convert.timestamp(created_wall_ms),
+    )
+
+
+def source(message: definition_pb2.Definition) -> DefinitionSource:
+    """A definition, inwards. Everything is taken as it comes; the rules tell what is wrong with it."""
+    return DefinitionSource(
+        name=message.name,
+        steps=tuple(_step(step) for step in message.steps),
+        output=message.output,
+        description=message.description,
+    )
+
+
+def _step(step: definition_pb2.Step) -> StepSource:
+    return StepSource(
+        id=step.id,
+        action=step.action,
+        queue=step.queue,
+        needs=tuple(step.needs),
+        input=step.input,
+        retry=_retry(step.retry),
+        timeouts=_timeouts(step.timeouts),
+        effect=int(step.effect),
+        start=int(step.start),
+        undo=_undo(step.undo) if step.HasField("undo") else None,
+        on_unknown=int(step.on_unknown),
+    )
+
+
+def _undo(undo: definition_pb2.Undo) -> UndoSource:
+    return UndoSource(
+        action=undo.action, retry=_retry(undo.retry), timeouts=_timeouts(undo.timeouts), queue=undo.queue
+    )
+
+
+def _retry(retry: definition_pb2.RetryPolicy) -> RetrySource:
+    return RetrySource(
+        attempts_max=retry.attempts_max,
+        initial_ms=convert.duration_ms(retry.initial) if retry.HasField("initial") else None,
+        factor=retry.factor,
+        cap_ms=convert.duration_ms(retry.cap) if retry.HasField("cap") else None,
+        non_retryable_kinds=tuple(retry.non_retryable_kinds),
+    )
+
+
+def _timeouts(timeouts: definition_pb2.Timeouts) -> TimeoutsSource:
+    return TimeoutsSource(
+        start_to_close_ms=convert.duration_ms(timeouts.start_to_close) if timeouts.HasField("start_to_close") else None,
+        queue_ms=convert.duration_ms(timeouts.queue) if timeouts.HasField("queue") else None,
+    )

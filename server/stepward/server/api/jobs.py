@@ -1,0 +1,259 @@
+"""JobService: for the programs and people who run jobs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from stepward.server.api import convert, history, pages, validate
+from stepward.server.core import canonical, views
+from stepward.server.core.commands import CancelJob, JobCancelled, SubmitJob
+from stepward.server.core.rejections import Reason, Refused, Rejection, refuse
+from stepward.server.core.rows import JobState, Payload
+from stepward.server.gateway import AWAITED_STATES
+from stepward.server.job_ids import is_job_id
+from stepward.v1 import common_pb2, job_service_pb2, job_service_pb2_grpc
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from typing import Any
+
+    from stepward.server.api.watch import JobWatch
+    from stepward.server.core.commands import JobSubmitted
+    from stepward.server.core.limits import Limits
+    from stepward.server.core.views import JobView
+    from stepward.server.gateway import Gateway
+    from stepward.server.shard import Reading
+
+# A wait ends this long before the deadline of its call, so that the answer, which names the job, still arrives.
+DEADLINE_MARGIN_S: Final = 0.1
+HISTORY_PAGE_DEFAULT: Final = 200
+
+
+class JobService(job_service_pb2_grpc.JobServiceServicer):
+    """See `stepward.v1.JobService`."""
+
+    def __init__(self, gateway: Gateway, limits: Limits, watch: JobWatch) -> None:
+        self._gateway = gateway
+        self._limits = limits
+        self._watch = watch
+
+    async def SubmitJob(  # noqa: N802 - named by the contract
+        self, request: job_service_pb2.SubmitJobRequest, context: Any
+    ) -> job_service_pb2.SubmitJobResponse:
+        """See the contract."""
+        return _submitted(await self._gateway.submit(self._submission(request.job)))
+
+    async def SubmitJobs(  # noqa: N802 - named by the contract
+        self, request: job_service_pb2.SubmitJobsRequest, context: Any
+    ) -> job_service_pb2.SubmitJobsResponse:
+        """See the contract."""
+        limits = self._limits
+        validate.require(validate.between("jobs", len(request.jobs), 0, limits.submissions_max, "entries"))
+        submissions: list[SubmitJob | Rejection] = []
+        for position, job in enumerate(request.jobs):
+            refused = validate.submission(job, limits, f"jobs[{position}]")
+            submissions.append(self._command(job) if refused is None else refused)
+        answers = await self._gateway.submit_all(submissions)
+        return job_service_pb2.SubmitJobsResponse(results=[_result(answer) for answer in answers])
+
+    async def RunJob(  # noqa: N802 - named by the contract
+        self, request: job_service_pb2.RunJobRequest, context: Any
+    ) -> job_service_pb2.RunJobResponse:
+        """See the contract."""
+        wait_max_s = self._wait_max_s(request, context.time_remaining())
+        command = self._submission(request.job)
+        gateway, job_id = self._gateway, command.job_id
+        # Registered before the job exists, so that its end cannot come too early to be seen.
+        waiter = gateway.register_waiter(job_id)
+        try:
+            submitted = await gateway.submit(command)
+            if submitted.duplicate:
+                gateway.forget_waiter(job_id, waiter)
+                job_id = submitted.job_id
+                waiter = gateway.register_waiter(job_id)
+            view = await self._ended(job_id, waiter, wait_max_s, may_have_ended=submitted.duplicate)
+        finally:
+            gateway.forget_waiter(job_id, waiter)
+        return job_service_pb2.RunJobResponse(job=convert.ended_job(view), duplicate=submitted.duplicate)
+
+    async def _ended(
+        self, job_id: str, waiter: asyncio.Future[None], wait_max_s: float | None, *, may_have_ended: bool
+    ) -> JobView:
+        """The job at its end, or as it waits for a person.
+
+        Raises:
+            Refused: WAIT_TIMED_OUT; NODE_DRAINING.
+        """
+        if may_have_ended:
+            with self._gateway.read() as reader:
+                view = self._view(reader, job_id, with_steps=False)
+            if view.progress.state in AWAITED_STATES:
+                return view
+        try:
+            async with asyncio.timeout(wait_max_s):
+                await waiter
+        except TimeoutError:
+            text = f"job {job_id} has not ended within the wait; it goes on: watch it, or run it again with its key"
+            raise refuse(Reason.WAIT_TIMED_OUT, text, job_id=job_id) from None
+        with self._gateway.read() as reader:
+            return self._view(reader, job_id, with_steps=False)
+
+    def _wait_max_s(self, request: job_service_pb2.RunJobRequest, remaining_s: float | None) -> float | None:
+        """How long to wait: as asked, and a little less than the call may take."""
+        waits: list[float] = []
+        if request.HasField("wait_max"):
+            validate.require(validate.duration("wait_max", request.wait_max, self._limits))
+            waits.append(convert.duration_ms(request.wait_max) / 1_000)
+        if remaining_s is not None:
+            waits.append(max(0.0, remaining_s - min(DEADLINE_MARGIN_S, remaining_s / 10)))
+        return min(waits, default=None)
+
+    async def GetJob(  # noqa: N802 - named by the contract
+        self, request: job_service_pb2.GetJobRequest, context: Any
+    ) -> job_service_pb2.GetJobResponse:
+        """See the contract."""
+        with self._gateway.read(stale=_stale(request.consistency)) as reader:
+            view = self._view(reader, request.job_id, with_steps=True)
+            return job_service_pb2.GetJobResponse(job=convert.job(view, reader.head()))
+
+    async def ListJobs(  # noqa: N802 - named by the contract
+        self, request: job_service_pb2.ListJobsRequest, context: Any
+    ) -> job_service_pb2.ListJobsResponse:
+        """See the contract."""
+        limits = self._limits
+        found = [*validate.name("namespace", request.namespace, limits, may_be_empty=True)]
+        found += validate.name("definition_name", request.definition_name, limits, may_be_empty=True)
+        for position, state in enumerate(request.states):
+            found += validate.between(f"states[{position}]", state, min(JobState), max(JobState))
+        validate.require(found)
+        count_max = pages.page_size(request.page_size, limits)
+        namespace = request.namespace or convert.DEFAULT_NAMESPACE
+        states = sorted({JobState(state) for state in request.states})
+        filters = ("jobs", namespace, request.definition_name, states)
+        before = pages.position(filters, request.page_token)
+        with self._gateway.read(stale=_stale(request.consistency)) as reader:
+            jobs, last = views.list_jobs(
+                reader,
+                namespace=namespace,
+                states=states,
+                definition_name=request.definition_name,
+                before_job_id=before,
+                count_max=count_max,
+                limits=limits,
+            )
+            revision = reader.head().sequence
+        return job_service_pb2.ListJobsResponse(
+            jobs=[convert.job(view) for view in jobs], next_page_token=pages.token(filters, last), revision=revision
+        )
+
+    def WatchJob(  # noqa: N802 - named by the contract
+        self, request: job_service_pb2.WatchJobRequest, context: Any
+    ) -> AsyncIterator[job_service_pb2.WatchJobResponse]:
+        """See the contract."""
+        return self._watch.follow(request.job_id, request.from_revision)
+
+    async def WatchJobs(  # noqa: N802 - named by the contract
+        self, request: job_service_pb2.WatchJobsRequest, context: Any
+    ) -> AsyncIterator[job_service_pb2.WatchJobsResponse]:
+        """Not served yet."""
+        raise refuse(Reason.UNIMPLEMENTED, "WatchJobs is not served yet; watch each job, or run them and wait")
+        yield
+
+    async def CancelJob(  # noqa: N802 - named by the contract
+        self, request: job_service_pb2.CancelJobRequest, context: Any
+    ) -> job_service_pb2.CancelJobResponse:
+        """See the contract."""
+        validate.require(validate.text("reason", request.reason, self._limits.reason_chars_max))
+        if not is_job_id(request.job_id):
+            raise _job_not_found(request.job_id)
+        answer = await self._gateway.call(CancelJob(request.job_id, request.reason), JobCancelled)
+        with self._gateway.read() as reader:
+            view = self._view(reader, answer.job_id, with_steps=False)
+        return job_service_pb2.CancelJobResponse(job=convert.ended_job(view), already=answer.already)
+
+    async def GetJobHistory(  # noqa: N802 - named by the contract
+        self, request: job_service_pb2.GetJobHistoryRequest, context: Any
+    ) -> job_service_pb2.GetJobHistoryResponse:
+        """See the contract."""
+        count_max = pages.page_size(request.page_size, self._limits, default=HISTORY_PAGE_DEFAULT)
+        filters = ("history", request.job_id)
+        at = history.parse_place(pages.position(filters, request.page_token))
+        if not is_job_id(request.job_id):
+            raise _job_not_found(request.job_id)
+        with self._gateway.read() as reader:
+            page = history.page(reader, request.job_id, at=at, count_max=count_max)
+        if page is None:
+            raise _job_not_found(request.job_id)
+        return job_service_pb2.GetJobHistoryResponse(
+            events=page.events,
+            next_page_token=pages.token(filters, "" if page.next is None else page.next.text()),
+            started_at=convert.timestamp(page.submitted_wall_ms),
+        )
+
+    def _view(self, reader: Reading, job_id: str, *, with_steps: bool) -> JobView:
+        view = views.job_view(reader, job_id, self._limits, with_steps=with_steps) if is_job_id(job_id) else None
+        if view is None:
+            raise _job_not_found(job_id)
+        return view
+
+    def _submission(self, job: job_service_pb2.JobSubmission) -> SubmitJob:
+        """A checked submission.
+
+        Raises:
+            Refused: With everything that is wrong with it.
+        """
+        refused = validate.submission(job, self._limits, "job")
+        if refused is not None:
+            raise Refused(refused)
+        return self._command(job)
+
+    def _command(self, job: job_service_pb2.JobSubmission) -> SubmitJob:
+        namespace = job.namespace or convert.DEFAULT_NAMESPACE
+        payload = Payload(job.input.data, job.input.encoding)
+        labels = dict(job.labels)
+        fingerprint = b""
+        if job.idempotency_key:
+            fingerprint = canonical.submission_fingerprint(
+                namespace=namespace,
+                definition_name=job.definition_name,
+                definition_version=job.definition_version,
+                input=payload,
+                labels=labels,
+                limits=self._limits,
+            )
+        return SubmitJob(
+            job_id=self._gateway.draw_job_id(),
+            namespace=namespace,
+            definition_name=job.definition_name,
+            definition_version=job.definition_version,
+            input=payload,
+            idempotency_key=job.idempotency_key,
+            labels=labels,
+            caller_id=job.caller_id,
+            fingerprint=fingerprint,
+        )
+
+
+def _submitted(answer: JobSubmitted) -> job_service_pb2.SubmitJobResponse:
+    return job_service_pb2.SubmitJobResponse(
+        job_id=answer.job_id,
+        duplicate=answer.duplicate,
+        state=int(answer.state),  # type: ignore[arg-type]  # the numbers are the contract's, held to it by a test
+        revision=answer.revision,
+    )
+
+
+def _result(answer: JobSubmitted | Rejection) -> job_service_pb2.SubmitJobsResult:
+    if isinstance(answer, Rejection):
+        error = job_service_pb2.SubmissionError(reason=answer.reason.value, message=answer.message)
+        return job_service_pb2.SubmitJobsResult(error=error)
+    return job_service_pb2.SubmitJobsResult(job=_submitted(answer))
+
+
+def _job_not_found(job_id: str) -> Refused:
+    return refuse(Reason.JOB_NOT_FOUND, f"there is no job {validate.shown(job_id)}", job_id=job_id)
+
+
+def _stale(consistency: common_pb2.Consistency) -> bool:
+    return consistency == common_pb2.CONSISTENCY_STALE

@@ -1,0 +1,140 @@
+"""What a node is told when it starts: what must be equal on all nodes of a cluster, and what may differ.
+
+Every field has its unit in its name, its bound below, and its reason beside it. `__main__` alone reads the command
+line and the environment.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Struct
+
+from stepward.server.core.limits import Limits
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DEFAULT_PORT = 7654
+
+
+class ConfigError(Exception):
+    """A field is out of its bounds. The message names the field, the value and the bound."""
+
+    def __init__(self, field: str, value: object, rule: str) -> None:
+        super().__init__(f"{field} is {value}; {rule}")
+        self.field = field
+        self.value = value
+
+
+class ClusterConfig(Struct, frozen=True):
+    """What must be equal on all nodes: any of them may come to decide."""
+
+    # Bounds and defaults of the rules.
+    limits: Limits = Limits()
+
+    @property
+    def message_bytes_max(self) -> int:
+        """Largest message of a call: a bulk of submissions or reports, which hold one payload or many small ones.
+
+        Sixteen payloads, and never below gRPC's own 4 MiB, which clients in other languages send without being told.
+        """
+        return max(4 * 1024 * 1024, 16 * self.limits.payload_bytes_max)
+
+
+class NodeConfig(Struct, frozen=True, kw_only=True):
+    """What may differ from node to node."""
+
+    # Holds everything that the node must not lose.
+    data: Path
+    # Where calls are served. Loopback unless asked otherwise: there is no access control yet.
+    host: str = "127.0.0.1"
+    # 0: any free port, which the ready line tells.
+    port: int = DEFAULT_PORT
+    # Submissions that may wait for a decision. More than a few seconds' worth only makes answers late.
+    submissions_waiting_max: int = 10_000
+    # Their payloads together: the bound that holds when each one is large.
+    submission_bytes_waiting_max: int = 64 * 1024 * 1024
+    # When a shed submission should come back.
+    overload_retry_after_ms: int = 500
+    # How long commands gather for one batch under load. Longer costs latency and wins nothing more.
+    gather_ms_max: float = 4.0
+    # Commands a batch, on average, from which on it is load.
+    gather_from_commands: float = 4.0
+    # Bytes that may wait for an agent, or a watcher, that does not read. Twice the largest set of offers is normal.
+    stream_bytes_waiting_max: int = 16 * 1024 * 1024
+    # Agents' streams that may be open at once.
+    streams_max: int = 10_000
+    # Calls that may wait for the end of a job at once.
+    waiters_max: int = 100_000
+    # Calls of one connection at the same time: many waiting RunJob calls share one.
+    concurrent_streams_max: int = 10_000
+    # Size of a call's metadata, so that headers cannot fill the memory.
+    metadata_bytes_max: int = 16 * 1024
+    # How long a connection may take to be made: half a handshake must not hold a socket.
+    handshake_timeout_ms: int = 5_000
+    # Clients ping every 20 s, also without calls. Gaps below this are punished, with room for bad clocks.
+    ping_interval_ms_min: int = 5_000
+    # Our own pings find out that a peer is gone without a word.
+    keepalive_ms: int = 10_000
+    keepalive_timeout_ms: int = 5_000
+    # How long calls may go on after the request to stop.
+    stop_grace_ms: int = 5_000
+    # A flush that takes longer means a disk that is gone; the process ends so that another node may lead.
+    flush_ms_max: int = 10_000
+    # Failures of the supervisor in a row that end the node.
+    supervisor_failures_max: int = 5
+
+
+class Bound(NamedTuple):
+    """What a field may be, both ends included."""
+
+    field: str
+    least: float
+    most: float
+
+
+# A session must outlive a few heartbeats, and a lost agent must be noticed before everyone has gone home.
+SESSION_TTL_BOUND = Bound("session_ttl_ms", 1_000, 3_600_000)
+
+_NODE_BOUNDS = (
+    Bound("port", 0, 65_535),
+    Bound("submissions_waiting_max", 1, 1_000_000),
+    Bound("submission_bytes_waiting_max", 1, 1 << 33),
+    Bound("overload_retry_after_ms", 1, 60_000),
+    Bound("gather_ms_max", 0, 100),
+    Bound("gather_from_commands", 1, 100_000),
+    Bound("stream_bytes_waiting_max", 1, 1 << 30),
+    Bound("streams_max", 1, 1_000_000),
+    Bound("waiters_max", 1, 10_000_000),
+    Bound("concurrent_streams_max", 1, 1_000_000),
+    Bound("metadata_bytes_max", 1_024, 1 << 20),
+    Bound("handshake_timeout_ms", 100, 120_000),
+    Bound("ping_interval_ms_min", 100, 20_000),
+    Bound("keepalive_ms", 1_000, 7_200_000),
+    Bound("keepalive_timeout_ms", 100, 60_000),
+    Bound("stop_grace_ms", 0, 60_000),
+    Bound("flush_ms_max", 100, 600_000),
+    Bound("supervisor_failures_max", 1, 1_000),
+)
+
+
+def check(cluster: ClusterConfig, node: NodeConfig) -> None:
+    """Check every field and the relations between them, one by one.
+
+    Raises:
+        ConfigError: The first field that is out of its bounds.
+    """
+    _check_bound(cluster.limits, SESSION_TTL_BOUND)
+    for bound in _NODE_BOUNDS:
+        _check_bound(node, bound)
+    largest = 2 * cluster.limits.payload_bytes_max
+    if node.stream_bytes_waiting_max < largest:
+        rule = f"it must be at least {largest}, twice payload_bytes_max, or an offer may never fit"
+        raise ConfigError("stream_bytes_waiting_max", node.stream_bytes_waiting_max, rule)
+
+
+def _check_bound(holder: object, bound: Bound) -> None:
+    value = getattr(holder, bound.field)
+    if not bound.least <= value <= bound.most:
+        raise ConfigError(bound.field, value, f"it must be between {bound.least} and {bound.most}")

@@ -1,0 +1,299 @@
+"""One node: composes store, replica, shard, supervisor, sessions and services, and takes them apart again."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+from functools import partial
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from stepward.server import observe
+from stepward.server.api.agents import AgentService
+from stepward.server.api.cluster import ClusterService
+from stepward.server.api.definitions import DefinitionService
+from stepward.server.api.jobs import JobService
+from stepward.server.api.watch import JobWatch
+from stepward.server.clock import SystemClock, boot_id
+from stepward.server.core.decide import decide
+from stepward.server.gateway import Gateway
+from stepward.server.interceptor import CallShell, Registrar
+from stepward.server.job_ids import JobIds, newest_job_id
+from stepward.server.logbook.identity import open_identity
+from stepward.server.logbook.replica import Instant, Replica
+from stepward.server.sessions import Sessions
+from stepward.server.shard import Shard
+from stepward.server.store.lmdb_store import LmdbStore
+from stepward.server.supervisor import Supervisor
+from stepward.v1 import (
+    agent_service_pb2,
+    agent_service_pb2_grpc,
+    cluster_service_pb2,
+    cluster_service_pb2_grpc,
+    definition_service_pb2,
+    definition_service_pb2_grpc,
+    job_service_pb2,
+    job_service_pb2_grpc,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from stepward.server.config import ClusterConfig, NodeConfig
+    from stepward.server.core.commands import AnyCommand
+    from stepward.server.core.decide import Decision, Moment
+    from stepward.server.core.limits import Limits
+    from stepward.server.core.reader import Reader
+    from stepward.server.logbook.identity import Identity
+    from stepward.server.logbook.replica import Standing
+    from stepward.server.observe import Counters
+
+SERVICES: Final = tuple(
+    module.DESCRIPTOR.services_by_name[name].full_name
+    for module, name in (
+        (job_service_pb2, "JobService"),
+        (definition_service_pb2, "DefinitionService"),
+        (agent_service_pb2, "AgentService"),
+        (cluster_service_pb2, "ClusterService"),
+    )
+)
+
+_log = observe.logger("node")
+
+
+class AddressTaken(Exception):  # noqa: N818 - a state of the machine, named as such
+    """Another process listens there, or the address is none of this machine's."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(f"{address} cannot be listened on; is another node running there? choose another with --port")
+        self.address = address
+
+
+class CountedStore(LmdbStore):
+    """A store that counts its flushes and the bytes of its log."""
+
+    def __init__(self, directory: Path, counters: Counters) -> None:
+        super().__init__(directory)
+        self._counters = counters
+
+    def put_entry(self, index: int, value: bytes) -> None:
+        """See `store.interface.Store`."""
+        self._counters.log_bytes += len(value)
+        super().put_entry(index, value)
+
+    def commit(self) -> None:
+        """See `store.interface.Store`."""
+        self._counters.flushes += self._dirty
+        super().commit()
+
+
+class Node:
+    """A running node. Made, started and stopped on the thread of the event loop.
+
+    Raises:
+        StoreAbsent: There is no data in the directory; nobody makes a cluster by accident.
+        StoreInUse: Another node runs on it.
+        LogbookError: What lies there cannot be gone on with.
+    """
+
+    def __init__(self, cluster: ClusterConfig, config: NodeConfig) -> None:
+        self._cluster = cluster
+        self._config = config
+        self._counters = observe.Counters()
+        self._clock = SystemClock()
+        self._fatal: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        store = CountedStore(config.data, self._counters)
+        try:
+            self.identity: Identity = open_identity(store)
+            self._shard = self._make_shard(store)
+        except Exception:
+            store.close()
+            raise
+        self._supervisor: asyncio.Task[None] | None = None
+        self._ready = asyncio.Event()
+        self._gateway = self._make_gateway()
+        self._sessions = Sessions(
+            self._shard,
+            node_id=self.identity.node_id,
+            clock=self._clock,
+            limits=cluster.limits,
+            config=config,
+            counters=self._counters,
+        )
+        self._health = health.aio.HealthServicer()
+        self._server = self._make_server()
+        self.address = ""
+
+    @property
+    def counters(self) -> Counters:
+        """What this process has done so far."""
+        return self._counters
+
+    async def start(self) -> None:
+        """Begin to listen and to step; returns when this node's epoch is open.
+
+        Raises:
+            AddressTaken: The address cannot be listened on.
+        """
+        wanted = f"{self._config.host}:{self._config.port}"
+        try:
+            port = self._server.add_insecure_port(wanted)
+        except RuntimeError as error:
+            raise AddressTaken(wanted) from error
+        self.address = f"{self._config.host}:{port}"
+        await self._server.start()
+        self._shard.on_standing(self._on_standing)
+        self._shard.start()
+        await self._first(self._ready.wait())
+        for service in ("", *SERVICES):
+            await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+        # What has been made so far lives as long as the process; the collector need not look at it again.
+        gc.collect()
+        gc.freeze()
+        _log.info("node_started", address=self.address, node_id=self.identity.node_id)
+
+    async def fatal(self) -> str:
+        """Why this node cannot go on; waits until there is a reason."""
+        return await asyncio.shield(self._fatal)
+
+    async def stop(self) -> None:
+        """Send callers and agents elsewhere, let what is decided be answered, and let go of the files."""
+        _log.info("node_stopping", grace_ms=self._config.stop_grace_ms)
+        await self._health.enter_graceful_shutdown()
+        self._sessions.drain()
+        self._gateway.drain()
+        await self._server.stop(self._config.stop_grace_ms / 1_000)
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+            await asyncio.gather(self._supervisor, return_exceptions=True)
+        self._shard.stop()
+        _log.info("node_stopped")
+
+    async def _first(self, wanted: Any) -> None:
+        """Wait for something, unless the node fails before."""
+        task = asyncio.ensure_future(wanted)
+        await asyncio.wait((task, self._fatal), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            task.cancel()
+
+    def _on_fatal(self, reason: str) -> None:
+        if not self._fatal.done():
+            self._fatal.set_result(reason)
+
+    def _on_standing(self, standing: Standing) -> None:
+        """Bind a supervisor to each epoch that this node opens."""
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+            self._supervisor = None
+        if not standing.leads:
+            return
+        supervisor = Supervisor(
+            self._shard,
+            epoch=standing.epoch,
+            clock=self._clock,
+            limits=self._cluster.limits,
+            config=self._config,
+            counters=self._counters,
+            on_fatal=self._on_fatal,
+        )
+        self._shard.on_applied(supervisor.on_applied)
+        self._supervisor = asyncio.create_task(supervisor.run())
+        self._ready.set()
+
+    def _make_shard(self, store: LmdbStore) -> Shard:
+        replica = Replica(
+            store=store,
+            identity=self.identity,
+            decider=_decider(self._cluster.limits),
+            boot_id=boot_id(),
+            now=Instant(self._clock.steady_ms(), self._clock.wall_ms()),
+            on_failure=self._on_failure,
+        )
+        return Shard(
+            replica, clock=self._clock, config=self._config, counters=self._counters, on_fatal=self._on_fatal
+        )
+
+    def _on_failure(self, command: object, error: BaseException) -> None:
+        """A rule of ours raised; its command was rolled back and answered INTERNAL."""
+        self._counters.rule_failures += 1
+        _log.error("rule_failed", command=type(command).__name__, exc_info=error)
+
+    def _make_gateway(self) -> Gateway:
+        with self._shard.committed() as reader:
+            newest = newest_job_id(reader, 0)
+        return Gateway(
+            self._shard,
+            job_ids=JobIds(0, random.SystemRandom(), newest=newest),
+            clock=self._clock,
+            config=self._config,
+            counters=self._counters,
+        )
+
+    def _make_server(self) -> grpc.aio.Server:
+        server = grpc.aio.server(options=_server_options(self._cluster, self._config))
+        registrar, limits, gateway = Registrar(), self._cluster.limits, self._gateway
+        jobs = JobService(gateway, limits, JobWatch(gateway, limits))
+        job_service_pb2_grpc.add_JobServiceServicer_to_server(jobs, registrar)
+        definition_service_pb2_grpc.add_DefinitionServiceServicer_to_server(
+            DefinitionService(gateway, limits), registrar
+        )
+        agents = AgentService(gateway, self._sessions, limits)
+        agent_service_pb2_grpc.add_AgentServiceServicer_to_server(agents, registrar)
+        cluster = ClusterService(
+            self._shard,
+            identity=self.identity,
+            version=_version(),
+            started_wall_ms=self._clock.wall_ms(),
+            counters=self._counters,
+            data_file=self._config.data / "data.mdb",
+        )
+        cluster_service_pb2_grpc.add_ClusterServiceServicer_to_server(cluster, registrar)
+        shell = CallShell(self._counters)
+        server.add_generic_rpc_handlers([shell.wrap(*service) for service in registrar.services.items()])
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+        return server
+
+
+def _version() -> str:
+    """Version of the software; empty when it runs from a checkout that nobody installed."""
+    try:
+        return metadata.version("stepward")
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _decider(limits: Limits) -> Callable[[Reader, Sequence[AnyCommand], Moment], Decision]:
+    """The rules with their bounds and their chance filled in."""
+    return partial(_decide, limits=limits, rng=random.Random(random.SystemRandom().getrandbits(128)))
+
+
+def _decide(
+    reader: Reader, commands: Sequence[AnyCommand], moment: Moment, *, limits: Limits, rng: random.Random
+) -> Decision:
+    return decide(reader, commands, moment, limits, rng)
+
+
+def _server_options(cluster: ClusterConfig, config: NodeConfig) -> list[tuple[str, int]]:
+    """What one connection may cost us, and how a dead one is found out."""
+    return [
+        ("grpc.max_receive_message_length", cluster.message_bytes_max),
+        # A job may have many steps with large outputs; who asks for it says how much he takes.
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_metadata_size", config.metadata_bytes_max),
+        ("grpc.max_concurrent_streams", config.concurrent_streams_max),
+        ("grpc.server_handshake_timeout_ms", config.handshake_timeout_ms),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", config.ping_interval_ms_min),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.keepalive_time_ms", config.keepalive_ms),
+        ("grpc.keepalive_timeout_ms", config.keepalive_timeout_ms),
+        ("grpc.http2.max_pings_without_data", 0),
+        # Another node on the same port must be an error, not a lottery.
+        ("grpc.so_reuseport", 0),
+    ]

@@ -1,0 +1,354 @@
+"""The host of one replica: gives it time and commands on the event loop, and hands out what came of them.
+
+The replica runs on the loop's own thread: a thread of its own lost more to hand-offs between threads than it won. So
+a step must be short, and the only thing that it ever waits for is the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from collections import deque
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from stepward.server import observe
+from stepward.server.core import keys
+from stepward.server.core.rejections import Reason, Rejection
+from stepward.server.logbook.replica import Instant, Proposal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from stepward.server.clock import Clock
+    from stepward.server.config import NodeConfig
+    from stepward.server.core.commands import Answer, AnyCommand
+    from stepward.server.core.rows import Row
+    from stepward.server.logbook.replica import Applied, Replica, Standing
+    from stepward.server.observe import Counters
+    from stepward.server.store.live import CommittedRows
+
+EXIT_FLUSH_HANGS: Final = 71
+# What one step is given at most: near what the replica decides in one batch, so that what is left waits here, behind
+# the renewals of the next step. One command may be larger by itself.
+STEP_COMMANDS_MAX: Final = 2_000
+STEP_BYTES_MAX: Final = 900 * 1024
+# What a command costs in rows beside the payloads that it carries.
+COMMAND_BYTES: Final = 1_000
+# How much the newest batch counts in the average number of commands a batch.
+_AVERAGE_WEIGHT: Final = 0.2
+_GUARD_LOOKS: Final = 20
+# Definitions that are kept decoded for readers.
+_DEFINITIONS_KEPT_MAX: Final = 256
+
+_log = observe.logger("shard")
+
+
+class Ticket(Protocol):
+    """Somebody who waits for the answer to a command."""
+
+    def answered(self, answer: Answer) -> None:
+        """Called once, on the loop, after everything that the answer speaks of is durable."""
+        ...
+
+
+class FutureTicket:
+    """Somebody who waits in a coroutine. One that has gone away is not told."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, future: asyncio.Future[Answer]) -> None:
+        self.future = future
+
+    def answered(self, answer: Answer) -> None:
+        """See `Ticket`."""
+        if not self.future.done():
+            self.future.set_result(answer)
+
+
+class _Waiting(NamedTuple):
+    """A command that no step has taken yet."""
+
+    proposal: Proposal
+    size_bytes: int
+
+
+def changed(applied: Applied, kinds: bytes) -> Iterator[tuple[bytes, Row | None]]:
+    """The rows of some kinds that a batch put (decoded) or deleted (None). `kinds`: first bytes of their keys."""
+    if applied.changes is not None:
+        for key, row in applied.changes.items():
+            if key[0] in kinds:
+                yield key, row
+        return
+    for key, value in applied.puts:
+        if key[0] in kinds:
+            yield key, keys.decode_row(key, value)
+    for key in applied.deletes:
+        if key[0] in kinds:
+            yield key, None
+
+
+class Reading:
+    """Committed rows, with definitions decoded once: their key is their hash, so they cannot change."""
+
+    def __init__(self, committed: CommittedRows, definitions: dict[bytes, Row]) -> None:
+        self._committed = committed
+        self._definitions = definitions
+        self.scan = committed.scan
+        self.count = committed.count
+        self.head = committed.head
+
+    def get(self, key: bytes) -> Row | None:
+        """The row under `key`, decoded."""
+        if key[:1] != keys.DEFINITION_BODY:
+            return self._committed.get(key)
+        row = self._definitions.get(key)
+        if row is None:
+            row = self._committed.get(key)
+            if row is not None:
+                if len(self._definitions) >= _DEFINITIONS_KEPT_MAX:
+                    self._definitions.clear()
+                self._definitions[key] = row
+        return row
+
+
+class Shard:
+    """Hosts a replica. Everything but `committed` belongs to the thread of the event loop."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        *,
+        clock: Clock,
+        config: NodeConfig,
+        counters: Counters,
+        on_fatal: Callable[[str], None],
+    ) -> None:
+        """`on_fatal` is told, once, why this replica can never step again; the process has to end."""
+        self._replica = replica
+        self._clock = clock
+        self._config = config
+        self._counters = counters
+        self._on_fatal = on_fatal
+        self._loop = asyncio.get_running_loop()
+        self._renewals: deque[_Waiting] = deque()
+        self._commands: deque[_Waiting] = deque()
+        self._proposed: set[Ticket] = set()
+        self._definitions: dict[bytes, Row] = {}
+        self._timer: asyncio.Handle | None = None
+        self._timer_is_tick = False
+        self._commands_average = 0.0
+        self._listeners: list[Callable[[Applied], None]] = []
+        self._standing_listeners: list[Callable[[Standing], None]] = []
+        self._standing = replica.standing
+        self._stopped = False
+        self._guard = StepGuard(config.flush_ms_max)
+
+    @property
+    def standing(self) -> Standing:
+        """What the replica was at the end of the last step."""
+        return self._standing
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node decides now."""
+        return self._standing.leads and not self._stopped
+
+    @contextmanager
+    def committed(self) -> Iterator[Reading]:
+        """The rows as the last step left them."""
+        with self._replica.committed() as committed:
+            yield Reading(committed, self._definitions)
+
+    def on_applied(self, listener: Callable[[Applied], None]) -> None:
+        """Tell `listener` of every batch, in order, when it is durable, and before the answers that came of it."""
+        self._listeners.append(listener)
+
+    def on_standing(self, listener: Callable[[Standing], None]) -> None:
+        """Tell `listener` whenever leadership or epoch has changed."""
+        self._standing_listeners.append(listener)
+
+    def start(self) -> None:
+        """Begin to step."""
+        self._guard.start()
+        self._schedule(0, is_tick=True)
+
+    def stop(self) -> None:
+        """Let go of the replica. Who still waits is told what is known of the command. Safe to repeat."""
+        if self._stopped:
+            return
+        self._stopped = True
+        self._guard.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+        never = Rejection(Reason.NODE_DRAINING, "this node is shutting down; nothing was proposed: ask another node")
+        for waiting in (*self._renewals, *self._commands):
+            self._answer(waiting.proposal.token, never)
+        unknown = Rejection(Reason.COMMIT_UNKNOWN, "this node stopped before the command was known to be committed")
+        for ticket in list(self._proposed):
+            self._answer(ticket, unknown)
+        self._renewals.clear()
+        self._commands.clear()
+        self._replica.close()
+
+    async def call(self, command: AnyCommand, *, size_bytes: int = 0) -> Answer:
+        """The answer to a command, after everything that it speaks of is durable."""
+        future: asyncio.Future[Answer] = self._loop.create_future()
+        self.propose(command, FutureTicket(future), size_bytes=size_bytes)
+        return await future
+
+    def propose(self, command: AnyCommand, ticket: Ticket, *, size_bytes: int = 0) -> None:
+        """Let a command be decided with the next batch. `size_bytes`: of the payloads that it carries, near enough."""
+        if self._stopped:
+            self._answer(ticket, Rejection(Reason.NODE_DRAINING, "this node is shutting down; ask another node"))
+            return
+        self._commands.append(_Waiting(Proposal(ticket, command), size_bytes + COMMAND_BYTES))
+        self._wake()
+
+    def renew(self, command: AnyCommand, ticket: Ticket) -> None:
+        """As `propose`, for renewals: decided before anything else, since a lease hangs on them."""
+        if self._stopped:
+            self._answer(ticket, Rejection(Reason.NODE_DRAINING, "this node is shutting down; ask another node"))
+            return
+        self._renewals.append(_Waiting(Proposal(ticket, command), 0))
+        self._wake()
+
+    def _wake(self) -> None:
+        """Step soon. Under load what arrives within the gathering delay shares the batch and its flush."""
+        if self._timer is not None and not self._timer_is_tick:
+            return
+        under_load = self._commands_average >= self._config.gather_from_commands
+        self._schedule(self._config.gather_ms_max if under_load else 0, is_tick=False)
+
+    def _schedule(self, delay_ms: float, *, is_tick: bool) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_is_tick = is_tick
+        if delay_ms <= 0:
+            self._timer = self._loop.call_soon(self._step)
+        else:
+            self._timer = self._loop.call_later(delay_ms / 1_000, self._step)
+
+    def _step(self) -> None:
+        self._timer = None
+        if self._stopped:
+            return
+        inbox = self._take()
+        now = Instant(self._clock.steady_ms(), self._clock.wall_ms())
+        self._guard.enter()
+        try:
+            outbox = self._replica.step(now, inbox)
+        except Exception as error:  # noqa: BLE001 - whatever it was, a replica that raised may never be asked again
+            _log.critical("replica_stopped", exc_info=True)
+            self.stop()
+            self._on_fatal(f"the replica stopped: {error}")
+            return
+        finally:
+            self._guard.leave()
+        self._counters.steps += 1
+        self._standing, before = outbox.standing, self._standing
+        for applied in outbox.applied:
+            self._publish(applied)
+        for answered in outbox.answers:
+            assert not isinstance(answered.token, int)
+            self._proposed.discard(answered.token)  # type: ignore[arg-type]  # tokens are the tickets that went in
+            self._answer(answered.token, answered.answer)
+        if (before.leads, before.epoch) != (self._standing.leads, self._standing.epoch):
+            self._tell_standing()
+        self._schedule_next(outbox.wake_at_ms)
+
+    def _take(self) -> list[Proposal]:
+        """What the next step is given: renewals first, then commands up to the bounds of a step."""
+        inbox = [waiting.proposal for waiting in self._renewals]
+        self._renewals.clear()
+        commands, size_bytes = self._commands, 0
+        taken = 0
+        while commands and taken < STEP_COMMANDS_MAX and (not taken or size_bytes < STEP_BYTES_MAX):
+            proposal, bytes_ = commands.popleft()
+            inbox.append(proposal)
+            size_bytes += bytes_
+            taken += 1
+        self._proposed.update(proposal.token for proposal in inbox)  # type: ignore[misc]  # tokens are tickets
+        self._counters.commands += len(inbox)
+        if inbox:
+            self._commands_average += _AVERAGE_WEIGHT * (len(inbox) - self._commands_average)
+        return inbox
+
+    def _schedule_next(self, wake_at_ms: int) -> None:
+        if self._stopped or (self._timer is not None and not self._timer_is_tick):
+            return
+        if self._commands or self._renewals:
+            self._schedule(0, is_tick=False)
+            return
+        self._schedule(wake_at_ms - self._clock.steady_ms(), is_tick=True)
+
+    def _publish(self, applied: Applied) -> None:
+        self._counters.batches += 1
+        self._counters.puts += len(applied.puts)
+        for listener in self._listeners:
+            try:
+                listener(applied)
+            except Exception:  # noqa: BLE001 - the batch stands; one listener must not hide it from the others
+                self._counters.delivery_failures += 1
+                _log.exception("delivery_failed", sequence=applied.sequence)
+
+    def _answer(self, ticket: object, answer: Answer) -> None:
+        try:
+            ticket.answered(answer)  # type: ignore[attr-defined]  # tokens are the tickets that went in
+        except Exception:  # noqa: BLE001 - the answer stands; one who waits must not take the others with him
+            self._counters.delivery_failures += 1
+            _log.exception("answer_failed", answer=type(answer).__name__)
+
+    def _tell_standing(self) -> None:
+        standing = self._standing
+        _log.info("standing_changed", leads=standing.leads, epoch=standing.epoch, term=standing.term)
+        for listener in self._standing_listeners:
+            listener(standing)
+
+
+class StepGuard:
+    """Ends the process when a step does not come back: its disk is gone, and another node may lead.
+
+    It counts its own looks at one and the same step instead of time, so that a process that was paused as a whole and
+    goes on is not taken for one whose disk hangs.
+    """
+
+    def __init__(self, ms_max: int) -> None:
+        self._interval_s = ms_max / 1_000 / _GUARD_LOOKS
+        self._ms_max = ms_max
+        self._steps = 0
+        self._inside = False
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="step-guard", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._ended.set()
+
+    def enter(self) -> None:
+        """A step begins."""
+        self._steps += 1
+        self._inside = True
+
+    def leave(self) -> None:
+        """It has come back."""
+        self._inside = False
+
+    def _watch(self) -> None:
+        seen, looks = 0, 0
+        while not self._ended.wait(self._interval_s):
+            if not self._inside or self._steps != seen:
+                seen, looks = self._steps, 0
+                continue
+            looks += 1
+            if looks >= _GUARD_LOOKS:
+                # Logging could hang on the same disk; this one write is for the person who looks for the reason.
+                sys.stderr.write(f'{{"event":"flush_hangs","level":"critical","ms":{self._ms_max}}}\n')
+                sys.stderr.flush()
+                os._exit(EXIT_FLUSH_HANGS)
