@@ -94,6 +94,13 @@ NAMES = "only A-Z a-z 0-9 . _ - are allowed"
         (trip(step("a\n")), [("steps[0].id", f'"a\\n" has "\\n" (U+000A) at 1; {NAMES}')]),
         (trip(step("a/b")), [("steps[0].id", f'"a/b" has "/" (U+002F) at 1; {NAMES}')]),
         (trip(step("")), [("steps[0].id", "it is empty; it must have 1 to 128 of A-Z a-z 0-9 . _ -")]),
+        # Two empty ones are empty, and that is all that can be said of them.
+        (
+            trip(step(""), step("")),
+            [(f"steps[{at}].id", "it is empty; it must have 1 to 128 of A-Z a-z 0-9 . _ -") for at in range(2)],
+        ),
+        (trip(step("a/" + "a" * 62)), [("steps[0].id", f'"a/{"a" * 62}" has "/" (U+002F) at 1; {NAMES}')]),
+        (trip(step("a/" + "a" * 63)), [("steps[0].id", f'"a/{"a" * 62}..." has "/" (U+002F) at 1; {NAMES}')]),
         (trip(step("a" * 129)), [("steps[0].id", f'"{"a" * 64}..." has 129 characters; at most 128')]),
         (
             DefinitionSource("", (step("a"),)),
@@ -390,6 +397,27 @@ def test_long_chain_and_long_circle() -> None:
     assert violation.field == "steps[499].needs[0]"
     assert "s8 -> s9 -> ... 481 more ... -> s491 -> s492" in violation.description
     assert violation.description.endswith("s498 -> s499 -> s0")
+
+
+@pytest.mark.parametrize(("count", "named"), [(19, 20), (20, 20)])
+def test_long_circle_names_its_ends(count: int, named: int) -> None:
+    """As many steps as fit are named, and of more the first and the last."""
+    (violation,) = violations(trip(*(step(f"s{at}", f"s{(at + 1) % count}") for at in range(count))))
+
+    path = violation.description.removeprefix(CIRCLE).split(" -> ")
+    assert sum(name.startswith("s") for name in path) == named
+    assert any("1 more" in name for name in path) is (count == 20)
+
+
+def test_references_in_a_circle() -> None:
+    """Who comes before whom means nothing there; the circle is told, and what is surely wrong."""
+    a = step("a", "b", input='"${steps.c.output}"')
+    b = step("b", "a", input='"${steps.x.output}"')
+
+    assert [violation.field for violation in violations(trip(a, b, step("c")))] == [
+        "steps[1].needs[0]",
+        "steps[1].input",
+    ]
 
 
 def test_violations_are_bounded() -> None:
