@@ -13,7 +13,6 @@ import pytest
 from stepward.server.logbook import engine as engines
 from stepward.server.logbook.engine import Engine, check_version
 from stepward.server.logbook.errors import BatchUnreadable, EngineUnfit
-from stepward.server.logbook.journal import StoreJournal
 from stepward.server.logbook.transport import FlushingTransport, no_wire
 from stepward.server.store import facts
 from stepward.server.store.memory import MemoryStore
@@ -52,7 +51,7 @@ class Applies:
 
     def __init__(self, store: MemoryStore) -> None:
         self.store = store
-        self.journal = StoreJournal(store)
+        self.journal = toy.journal(store)
         self.applied: list[tuple[int, bytes]] = []
         transport = FlushingTransport(store.commit, no_wire)
         self.engine = Engine(
@@ -95,7 +94,7 @@ def test_command_is_applied_once_and_in_order() -> None:
 def test_what_was_appended_and_not_applied_is_applied_before_it_is_settled() -> None:
     """An earlier leader's entries come first, then the no-op of the new term."""
     store = toy.new_store()
-    journal = StoreJournal(store)
+    journal = toy.journal(store)
     journal.add(b"\x00inherited", 2, 1)
     journal.setCurrentTerm(1, "n1")
     alone = Applies(store)
@@ -108,7 +107,7 @@ def test_what_was_appended_and_not_applied_is_applied_before_it_is_settled() -> 
 def test_compacted_journal_is_gone_on_with() -> None:
     """Tried with a stock start at index 1: nothing is ever applied, and nothing says so."""
     store = toy.new_store()
-    journal = StoreJournal(store, entries_max=4)
+    journal = toy.journal(store, entries_max=4)
     for index in range(2, 20):
         journal.add(b"\x00", index, 1)
         journal.mark_applied(index)
@@ -157,7 +156,7 @@ def test_only_bytes_of_ours_are_proposed() -> None:
 def test_entry_of_another_kind_is_refused(kind: bytes) -> None:
     """Changes of membership and of code version are pickled; nobody unpickles here."""
     store = toy.new_store()
-    StoreJournal(store).add(kind + b"cos\nsystem\n", 2, 0)
+    toy.journal(store).add(kind + b"cos\nsystem\n", 2, 0)
 
     with pytest.raises(BatchUnreadable):
         toy.start(store).step(toy.START, [])
@@ -217,7 +216,7 @@ def test_entries_are_durable_before_they_are_acknowledged() -> None:
     acknowledged = replica.sent[0]
     assert (acknowledged["type"], acknowledged["next_node_idx"]) == ("next_node_idx", 3)
     replica._store.lose_uncommitted()
-    assert StoreJournal(replica._store)[-1] == (engines.NO_OP, 2, 5)
+    assert toy.journal(replica._store)[-1] == (engines.NO_OP, 2, 5)
 
 
 def test_commands_are_not_forwarded_by_pysyncobj() -> None:

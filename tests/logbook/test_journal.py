@@ -13,6 +13,7 @@ from stepward.server.store import facts
 from stepward.server.store.interface import Store
 from stepward.server.store.lmdb_store import LmdbStore
 from stepward.server.store.memory import MemoryStore
+from tests.logbook import toy
 
 
 @pytest.fixture(params=["memory", "lmdb"])
@@ -26,7 +27,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 
 def filled(store: Store, last: int, **bounds: int) -> StoreJournal:
     """A journal with entries up to `last`, all of them applied."""
-    journal = StoreJournal(store, **bounds)
+    journal = toy.journal(store, **bounds)
     for index in range(2, last + 1):
         journal.add(b"\x00%d" % index, index, 1)
         journal.mark_applied(index)
@@ -38,20 +39,20 @@ def indices(journal: StoreJournal) -> list[int]:
 
 
 def test_new_journal_holds_the_entry_that_all_agree_on(store: Store) -> None:
-    journal = StoreJournal(store)
+    journal = toy.journal(store)
 
     assert journal[:] == [(b"\x01", 1, 0)]
     assert (journal.applied, journal.getCurrentTerm(), journal.getVotedForNodeId()) == (1, 0, None)
 
 
 def test_entries_are_there_again(store: Store) -> None:
-    journal = StoreJournal(store)
+    journal = toy.journal(store)
     journal.add(b"\x00two", 2, 4)
     journal.add(b"\x01", 3, 5)
     journal.mark_applied(2)
     journal.setCurrentTerm(6, "n2")
     store.commit()
-    again = StoreJournal(store)
+    again = toy.journal(store)
 
     assert again[:] == [(b"\x01", 1, 0), (b"\x00two", 2, 4), (b"\x01", 3, 5)]
     assert (again.applied, again.getCurrentTerm(), again.getVotedForNodeId()) == (2, 6, "n2")
@@ -66,11 +67,11 @@ def test_commit_index_at_start_is_what_the_rows_hold(store: Store) -> None:
     journal.setRaftCommitIndex(100)
     store.commit()
 
-    assert StoreJournal(store).getRaftCommitIndex() == 5
+    assert toy.journal(store).getRaftCommitIndex() == 5
 
 
 def test_term_of(store: Store) -> None:
-    journal = StoreJournal(store)
+    journal = toy.journal(store)
     journal.add(b"\x00two", 2, 4)
 
     assert [journal.term_of(index) for index in (0, 1, 2, 3)] == [None, 0, 4, None]
@@ -84,8 +85,8 @@ def test_conflicting_tail_is_replaced(store: Store) -> None:
     journal.add(b"\x00better", 4, 2)
     store.commit()
 
-    assert indices(StoreJournal(store)) == [1, 2, 3, 4]
-    assert StoreJournal(store)[-1] == (b"\x00better", 4, 2)
+    assert indices(toy.journal(store)) == [1, 2, 3, 4]
+    assert toy.journal(store)[-1] == (b"\x00better", 4, 2)
 
 
 def test_applied_entries_are_never_truncated(store: Store) -> None:
@@ -111,7 +112,7 @@ def test_applying_goes_one_by_one(store: Store) -> None:
 
 
 def test_term_never_falls(store: Store) -> None:
-    journal = StoreJournal(store)
+    journal = toy.journal(store)
     journal.setCurrentTerm(5, None)
 
     with pytest.raises(AssertionError):
@@ -143,12 +144,12 @@ def test_entries_are_bounded(store: Store, entries: int, kept: list[int]) -> Non
     store.commit()
 
     assert indices(journal) == kept
-    assert StoreJournal(store)[:] == journal[:]
+    assert toy.journal(store)[:] == journal[:]
 
 
 @pytest.mark.parametrize(("size", "kept"), [(99, [1, 2, 3, 4]), (102, [3, 4])])
 def test_bytes_are_bounded(store: Store, size: int, kept: list[int]) -> None:
-    journal = StoreJournal(store, bytes_max=300)
+    journal = toy.journal(store, bytes_max=300)
     for index in range(2, 5):
         journal.add(bytes(size), index, 1)
         journal.mark_applied(index)
@@ -160,7 +161,7 @@ def test_bytes_are_bounded(store: Store, size: int, kept: list[int]) -> None:
 def test_compaction_takes_small_bites(store: Store) -> None:
     journal = filled(store, 2_000)
     store.commit()
-    small = StoreJournal(store, entries_max=100)
+    small = toy.journal(store, entries_max=100)
     small.compact()
     assert len(small) == 2_000 - 256
     for _ in range(20):
@@ -172,7 +173,7 @@ def test_compaction_takes_small_bites(store: Store) -> None:
 
 def test_compaction_keeps_what_is_not_applied(store: Store) -> None:
     """An entry that is only appended is the one copy of what it says."""
-    journal = StoreJournal(store, entries_max=2)
+    journal = toy.journal(store, entries_max=2)
     for index in range(2, 30):
         journal.add(b"\x00", index, 1)
     for index in range(2, 11):
@@ -196,12 +197,12 @@ def test_compaction_keeps_two_entries(store: Store) -> None:
 def test_crash_in_the_middle_of_compaction_changes_nothing(store: Store) -> None:
     journal = filled(store, 30, entries_max=10)
     store.commit()
-    before = StoreJournal(store)[:]
+    before = toy.journal(store)[:]
     journal.compact()
     assert len(journal) < 30
     if isinstance(store, MemoryStore):
         store.lose_uncommitted()
-        assert StoreJournal(store)[:] == before
+        assert toy.journal(store)[:] == before
     with store.snapshot() as snapshot:
         assert snapshot.fact(facts.APPLIED) == (30).to_bytes(8, "big")
 
@@ -213,7 +214,7 @@ def test_damaged_entry_is_found(store: Store) -> None:
     store.put_entry(3, value[:-1] + bytes([value[-1] ^ 1]))
 
     with pytest.raises(JournalCorrupt, match="entry 3"):
-        StoreJournal(store)
+        toy.journal(store)
 
 
 def test_entry_under_the_key_of_another_is_found(store: Store) -> None:
@@ -223,7 +224,7 @@ def test_entry_under_the_key_of_another_is_found(store: Store) -> None:
     store.put_entry(3, value)
 
     with pytest.raises(JournalCorrupt, match="entry 3"):
-        StoreJournal(store)
+        toy.journal(store)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +244,7 @@ def test_journal_with_something_missing_is_refused(store: Store, first: int, las
     store.delete_entries(first, last)
 
     with pytest.raises(JournalCorrupt):
-        StoreJournal(store)
+        toy.journal(store)
 
 
 @pytest.mark.parametrize("applied", [0, 6])
@@ -252,7 +253,7 @@ def test_rows_that_the_journal_does_not_reach_are_refused(store: Store, applied:
     store.put_fact(facts.APPLIED, applied.to_bytes(8, "big"))
 
     with pytest.raises(JournalCorrupt):
-        StoreJournal(store)
+        toy.journal(store)
 
 
 @pytest.mark.parametrize("value", [b"", msgspec.msgpack.encode("five")])
@@ -260,4 +261,4 @@ def test_term_that_cannot_be_read(store: Store, value: bytes) -> None:
     store.put_fact(facts.TERM, value)
 
     with pytest.raises(JournalCorrupt):
-        StoreJournal(store)
+        toy.journal(store)

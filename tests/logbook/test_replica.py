@@ -17,7 +17,6 @@ from stepward.server.core.rejections import Rejection
 from stepward.server.logbook import batch as batches
 from stepward.server.logbook import engine
 from stepward.server.logbook.errors import BatchUnreadable, Diverged, ReplicaStopped
-from stepward.server.logbook.journal import StoreJournal
 from stepward.server.logbook.outbox import Proposal, ReplicaLimits
 from stepward.server.logbook.replica import Replica
 from stepward.server.store import facts
@@ -282,7 +281,7 @@ def test_every_proposal_is_answered_once() -> None:
 
 def entry(store: MemoryStore, body: bytes) -> None:
     """Put an entry into the journal that no leader of ours decided."""
-    journal = StoreJournal(store)
+    journal = toy.journal(store)
     journal.add(engine.REGULAR + body, journal[-1][1] + 1, journal[-1][2])
     store.commit()
 
@@ -379,14 +378,24 @@ def test_replica_that_could_not_write_stops() -> None:
 
 def test_journal_is_compacted_while_it_grows() -> None:
     store = toy.new_store()
-    replica = toy.start(store)
-    for ms in range(4_200):
-        replica.step(at(ms), proposals(Add()))
-    assert len(replica._journal) <= 4_096
-    replica.close()
-    outbox = toy.start(store, now=at(5_000)).step(at(5_000), proposals(Ask()))
+    limits = ReplicaLimits(journal_entries_max=50)
+    for start in range(0, 2_000, 500):
+        replica = toy.start(store, now=at(start), limits=limits)
+        for ms in range(start, start + 500):
+            replica.step(at(ms), proposals(Add()))
+            assert len(replica._journal) <= 50
+        replica.close()
+    outbox = toy.start(store, now=at(5_000), limits=limits).step(at(5_000), proposals(Ask()))
 
-    assert toy.counted(answers(outbox)[0]).counter == 4_200
+    assert toy.counted(answers(outbox)[0]).counter == 2_000
+
+
+def test_journal_is_bounded_by_bytes_too() -> None:
+    replica = toy.start(toy.new_store(), limits=ReplicaLimits(journal_bytes_max=100_000))
+    for ms in range(100):
+        replica.step(at(ms), proposals(Add(rows_written=1, row_bytes=10_000)))
+
+    assert 7 <= len(replica._journal) <= 10
 
 
 def test_python_without_assertions_is_refused() -> None:

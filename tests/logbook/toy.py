@@ -15,6 +15,7 @@ from stepward.server.core.reader import Reader
 from stepward.server.core.rejections import Reason, Rejection
 from stepward.server.logbook.engine import Engine
 from stepward.server.logbook.identity import found_cluster, open_identity
+from stepward.server.logbook.journal import StoreJournal
 from stepward.server.logbook.outbox import Answered, Instant, Outbox, Proposal
 from stepward.server.logbook.replica import Replica
 from stepward.server.logbook.transport import FlushingTransport
@@ -111,6 +112,11 @@ def founded(store: S) -> S:
 def new_store() -> MemoryStore:
     """A store in memory in which a cluster of one was made."""
     return founded(MemoryStore())
+
+
+def journal(store: Store, *, entries_max: int = 4_096, bytes_max: int = 64 << 20) -> StoreJournal:
+    """The journal in a store."""
+    return StoreJournal(store, entries_max=entries_max, bytes_max=bytes_max)
 
 
 def start(

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 
 Entry = tuple[bytes, int, int]  # command, index, term: pysyncobj's order
 
-# What followers that were away for a short while can still be given entry by entry.
-ENTRIES_MAX: Final = 4_096
-BYTES_MAX: Final = 64 << 20
 # Deleted at once, so that compaction never shows up as a pause.
 _DELETED_MAX: Final = 256
 # pysyncobj reads the entry before the one that it sends next.
@@ -52,13 +49,13 @@ class StoreJournal(Journal):  # type: ignore[misc]  # pysyncobj has no types
     """What pysyncobj calls a journal. Positions (`[position]`, `deleteEntriesFrom`) count from the first entry kept.
 
     All entries are also in memory, so their number and their bytes are bounded: what is applied may be deleted, and
-    what is not yet applied is bounded by the one batch in flight.
+    what is not yet applied is bounded by the one batch in flight. See `ReplicaLimits` for the bounds.
 
     Raises:
         JournalCorrupt: It cannot have been written by us.
     """
 
-    def __init__(self, store: Store, *, entries_max: int = ENTRIES_MAX, bytes_max: int = BYTES_MAX) -> None:
+    def __init__(self, store: Store, *, entries_max: int, bytes_max: int) -> None:
         self._store = store
         self._entries_max = entries_max
         self._bytes_max = bytes_max

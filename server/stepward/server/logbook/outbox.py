@@ -90,6 +90,10 @@ class ReplicaLimits(Struct, frozen=True):
     batch_bytes_max: int = 8 << 20
     # Proposals that wait. Admission stands in front of this; here is only the last wall before memory ends.
     waiting_max: int = 100_000
+    # Journal entries that are kept although the rows hold them: what followers that were away for a short while can be
+    # given one by one. All of them are in memory.
+    journal_entries_max: int = 4_096
+    journal_bytes_max: int = 64 << 20
     # Below this much free disk nothing is decided: a commit that fails half-way ends the process.
     free_bytes_min: int = 32 << 20
     # How often the engine moves when nothing happens. Nobody depends on it in a cluster of one.

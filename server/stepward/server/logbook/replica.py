@@ -95,7 +95,9 @@ class Replica:
         self._on_failure = on_failure
         self._limits = limits or ReplicaLimits()
         self._head = facts.read_head(store)
-        self._journal = StoreJournal(store)
+        self._journal = StoreJournal(
+            store, entries_max=self._limits.journal_entries_max, bytes_max=self._limits.journal_bytes_max
+        )
         self._engine = self._make_engine(now)
         # The term for which this replica has proposed an epoch; None while it leads none.
         self._epoch_term: int | None = None
