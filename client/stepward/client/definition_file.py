@@ -63,7 +63,7 @@ class DefinitionFile:
         """What a server says about the definition, with the place in the file where that can be told."""
         found = self.locate(violation.field.removeprefix("definition."))
         where = f"{self.name}:{found[0]}:{found[1]}" if found else self.name
-        return f"{where}: {violation.field}: {violation.description}"
+        return f"{where}: {violation.text}"
 
 
 def load(path: Path | str) -> Definition:

@@ -60,6 +60,11 @@ class Violation(NamedTuple):
     field: str
     description: str
 
+    @property
+    def text(self) -> str:
+        """In one line. A violation without a field speaks of the list, such as "and 3 more"."""
+        return f"{self.field}: {self.description}" if self.field else self.description
+
 
 class StepwardError(Exception):
     """Something did not work. The message says what happened, with which value, and what to do."""
@@ -76,7 +81,7 @@ class StepwardError(Exception):
         retry_delay_s: float | None = None,
         address: str = "",
     ) -> None:
-        super().__init__("\n".join([message, *(f"  {field}: {description}" for field, description in violations)]))
+        super().__init__("\n".join([message, *(f"  {violation.text}" for violation in violations)]))
         self.message = message
         self.metadata: dict[str, str] = dict(metadata or {})
         self.violations = violations

@@ -156,7 +156,7 @@ def with_session(function: Callable[..., int]) -> Callable[..., Any]:
     """Give a command its session; options behind the command's name go before those in front of it."""
 
     def command(
-        ctx: click.Context, servers: tuple[str, ...], namespace: str | None, output: str | None, **arguments: Any
+        ctx: click.Context, /, servers: tuple[str, ...], namespace: str | None, output: str | None, **arguments: Any
     ) -> None:
         session = ctx.find_object(Session) or Session()
         with reported(ctx):

@@ -1,0 +1,98 @@
+"""Answers of a server become errors of ours, one class for each reason."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+
+from stepward.client import errors
+from stepward.client.answers import read_error
+from stepward.client.errors import BY_REASON, StepwardError, Violation
+from stepward.v1.errors_pb2 import ErrorReason
+from tests.client.scripted_server import Refused
+
+REASONS = {name.removeprefix("ERROR_REASON_") for name in ErrorReason.keys()} - {"UNSPECIFIED"}  # noqa: SIM118 - a wrapper, not a dict
+
+
+def answer(refused: Refused) -> StepwardError:
+    return read_error(refused.code, refused.message, [("grpc-status-details-bin", refused.details())], "a:1")
+
+
+def classes(root: type[StepwardError]) -> set[type[StepwardError]]:
+    return {root}.union(*(classes(kind) for kind in root.__subclasses__()))
+
+
+def test_each_reason_is_one_class() -> None:
+    """The table is complete, and inverse to the reasons that the classes name."""
+    assert BY_REASON.keys() == REASONS
+    assert {kind.reason: kind for kind in classes(StepwardError) if kind.reason} == BY_REASON
+    assert len(set(BY_REASON.values())) == len(BY_REASON)
+
+
+def test_the_tree_is_drawn() -> None:
+    """The docstring shows every class of the module."""
+    assert errors.__doc__ is not None
+    drawn = {word.strip("├└─│ ") for line in errors.__doc__.splitlines() for word in line.split("  ")}
+    written = {kind.__name__ for kind in classes(StepwardError) if kind.__module__ == errors.__name__}
+
+    assert written <= drawn
+
+
+@pytest.mark.parametrize("reason", sorted(REASONS))
+def test_reason_comes_back(reason: str) -> None:
+    """Whatever the code is, the reason decides."""
+    error = answer(Refused(grpc.StatusCode.ABORTED, reason, "why", {"job_id": "0-1"}))
+
+    assert type(error) is BY_REASON[reason]
+    assert error.reason == reason
+    assert (error.message, error.metadata, error.address) == ("why", {"job_id": "0-1"}, "a:1")
+
+
+def test_details_come_back() -> None:
+    """Violations and the retry delay are attributes; the violations are shown, too."""
+    error = answer(
+        Refused(
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "INVALID_DEFINITION",
+            "2 rules are broken",
+            retry_delay_s=1.5,
+            violations=(("steps[0].id", "is empty"), ("", "and 3 more")),
+        )
+    )
+
+    assert error.violations == (Violation("steps[0].id", "is empty"), Violation("", "and 3 more"))
+    assert error.retry_delay_s == 1.5
+    assert str(error) == "2 rules are broken\n  steps[0].id: is empty\n  and 3 more"
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (grpc.StatusCode.UNAVAILABLE, errors.Unreachable),
+        (grpc.StatusCode.INTERNAL, errors.Unreachable),
+        (grpc.StatusCode.CANCELLED, errors.Unreachable),
+        (grpc.StatusCode.ABORTED, errors.Unreachable),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, errors.NoAnswerInTime),
+        # Deterministic: a method that nobody knows, or a message that is too large.
+        (grpc.StatusCode.UNKNOWN, errors.UnknownAnswer),
+        (grpc.StatusCode.UNIMPLEMENTED, errors.UnknownAnswer),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, errors.UnknownAnswer),
+        (grpc.StatusCode.UNAUTHENTICATED, errors.UnknownAnswer),
+    ],
+)
+def test_without_a_reason_the_code_decides(code: grpc.StatusCode, kind: type[StepwardError]) -> None:
+    """Every answer of ours carries a reason, so one without is not ours."""
+    for metadata in ([], [("grpc-status-details-bin", b"\xff\xff")], [("other", "x")]):
+        error = read_error(code, "went wrong", metadata, "a:1")
+
+        assert type(error) is kind
+        assert "a:1" in error.message
+
+
+def test_a_reason_of_the_future_is_named() -> None:
+    """A newer server may refuse for reasons that this client has no class for."""
+    error = answer(Refused(grpc.StatusCode.FAILED_PRECONDITION, "MOON_IS_FULL", "the moon is full"))
+
+    assert type(error) is errors.UnknownAnswer
+    assert "MOON_IS_FULL" in error.message
+    assert "upgrade the client" in error.message
