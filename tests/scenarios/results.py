@@ -46,7 +46,7 @@ def answered(command: AnyCommand, answer: Answer) -> list[str]:
         case JobSubmitted(job_id=job_id, duplicate=duplicate, state=state):
             return [f"{job_id} is the first job of this key, {state.name}" if duplicate else f"submitted {job_id}"]
         case JobCancelled(job_id=job_id, already=already):
-            return [f"{job_id} was being undone already" if already else f"cancelling {job_id}"]
+            return [f"{job_id} was cancelled or being undone before" if already else f"cancelling {job_id}"]
         case DefinitionApplied(version=version, created=created):
             return [f"version {version}" if created else f"version {version}, as before"]
         case SessionOpened(generation=generation):
