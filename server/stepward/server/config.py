@@ -57,10 +57,8 @@ class NodeConfig(Struct, frozen=True, kw_only=True):
     submission_bytes_waiting_max: int = 64 * 1024 * 1024
     # When a shed submission should come back.
     overload_retry_after_ms: int = 500
-    # How long commands gather for one batch under load. Longer costs latency and wins nothing more.
+    # How long commands gather for one batch under load, at most. Longer costs latency and wins nothing more.
     gather_ms_max: float = 4.0
-    # Commands a batch, on average, from which on it is load.
-    gather_from_commands: float = 4.0
     # Bytes that may wait for an agent, or a watcher, that does not read. Twice the largest set of offers is normal.
     stream_bytes_waiting_max: int = 16 * 1024 * 1024
     # Agents' streams that may be open at once.
@@ -103,7 +101,6 @@ _NODE_BOUNDS = (
     Bound("submission_bytes_waiting_max", 1, 1 << 33),
     Bound("overload_retry_after_ms", 1, 60_000),
     Bound("gather_ms_max", 0, 100),
-    Bound("gather_from_commands", 1, 100_000),
     Bound("stream_bytes_waiting_max", 1, 1 << 30),
     Bound("streams_max", 1, 1_000_000),
     Bound("waiters_max", 1, 10_000_000),

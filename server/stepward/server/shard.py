@@ -37,8 +37,8 @@ STEP_COMMANDS_MAX: Final = 2_000
 STEP_BYTES_MAX: Final = 900 * 1024
 # What a command costs in rows beside the payloads that it carries.
 COMMAND_BYTES: Final = 1_000
-# How much the newest batch counts in the average number of commands a batch.
-_AVERAGE_WEIGHT: Final = 0.2
+# By how much the gathering delay grows when it was worth it, and where it begins (ms).
+_GATHER_STEP_MS: Final = 0.5
 _GUARD_LOOKS: Final = 20
 # Definitions that are kept decoded for readers.
 _DEFINITIONS_KEPT_MAX: Final = 256
@@ -139,7 +139,7 @@ class Shard:
         self._definitions: dict[bytes, Row] = {}
         self._timer: asyncio.Handle | None = None
         self._timer_is_tick = False
-        self._commands_average = 0.0
+        self._gather_ms = 0.0
         self._listeners: list[Callable[[Applied], None]] = []
         self._standing_listeners: list[Callable[[Standing], None]] = []
         self._standing = replica.standing
@@ -216,11 +216,21 @@ class Shard:
         self._wake()
 
     def _wake(self) -> None:
-        """Step soon. Under load what arrives within the gathering delay shares the batch and its flush."""
+        """Step soon; under load after the gathering delay, so that what arrives meanwhile shares the flush."""
         if self._timer is not None and not self._timer_is_tick:
             return
-        under_load = self._commands_average >= self._config.gather_from_commands
-        self._schedule(self._config.gather_ms_max if under_load else 0, is_tick=False)
+        self._schedule(self._gather_ms, is_tick=False)
+
+    def _learn(self, gathered: int) -> None:
+        """Let the gathering delay grow while each millisecond of it brings a command, and shrink when it does not.
+
+        Calls come out of the event loop one at a time, so without a delay nearly each would get a batch of its own;
+        yet one caller who waits for each answer must not wait for company that never comes.
+        """
+        if gathered > 1 + self._gather_ms:
+            self._gather_ms = min(self._gather_ms + _GATHER_STEP_MS, self._config.gather_ms_max)
+        elif gathered < 1 + self._gather_ms / 2:
+            self._gather_ms = self._gather_ms / 2 if self._gather_ms > _GATHER_STEP_MS else 0.0
 
     def _schedule(self, delay_ms: float, *, is_tick: bool) -> None:
         if self._timer is not None:
@@ -273,7 +283,7 @@ class Shard:
         self._proposed.update(proposal.token for proposal in inbox)  # type: ignore[misc]  # tokens are tickets
         self._counters.commands += len(inbox)
         if inbox:
-            self._commands_average += _AVERAGE_WEIGHT * (len(inbox) - self._commands_average)
+            self._learn(len(inbox))
         return inbox
 
     def _schedule_next(self, wake_at_ms: int) -> None:
