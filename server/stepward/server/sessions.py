@@ -197,7 +197,7 @@ class Sessions:
         size_bytes = 0
         for key, assignment in assigned:
             try:
-                view = views.offer_view(reader, key, assignment)
+                view = views.offer_view(reader, key, assignment, self._limits)
             except Exception:  # noqa: BLE001 - one offer that cannot be put together must not hold up the others
                 self._counters.delivery_failures += 1
                 _log.exception("offer_failed", session_id=stream.session_id, key=key.hex())

@@ -61,7 +61,7 @@ class JobService(job_service_pb2_grpc.JobServiceServicer):
         self, request: job_service_pb2.RunJobRequest, context: Any
     ) -> job_service_pb2.RunJobResponse:
         """See the contract."""
-        wait_max_s = self._wait_max_s(request, context.time_remaining())
+        ends_at = self._wait_ends_at(request, context.time_remaining())
         command = self._submission(request.job)
         gateway, job_id = self._gateway, command.job_id
         # Registered before the job exists, so that its end cannot come too early to be seen.
@@ -72,13 +72,13 @@ class JobService(job_service_pb2_grpc.JobServiceServicer):
                 gateway.forget_waiter(job_id, waiter)
                 job_id = submitted.job_id
                 waiter = gateway.register_waiter(job_id)
-            view = await self._ended(job_id, waiter, wait_max_s, may_have_ended=submitted.duplicate)
+            view = await self._ended(job_id, waiter, ends_at, may_have_ended=submitted.duplicate)
         finally:
             gateway.forget_waiter(job_id, waiter)
         return job_service_pb2.RunJobResponse(job=convert.ended_job(view), duplicate=submitted.duplicate)
 
     async def _ended(
-        self, job_id: str, waiter: asyncio.Future[None], wait_max_s: float | None, *, may_have_ended: bool
+        self, job_id: str, waiter: asyncio.Future[None], ends_at: float | None, *, may_have_ended: bool
     ) -> JobView:
         """The job at its end, or as it waits for a person.
 
@@ -91,7 +91,7 @@ class JobService(job_service_pb2_grpc.JobServiceServicer):
             if view.progress.state in AWAITED_STATES:
                 return view
         try:
-            async with asyncio.timeout(wait_max_s):
+            async with asyncio.timeout_at(ends_at):
                 await waiter
         except TimeoutError:
             text = f"job {job_id} has not ended within the wait; it goes on: watch it, or run it again with its key"
@@ -99,15 +99,15 @@ class JobService(job_service_pb2_grpc.JobServiceServicer):
         with self._gateway.read() as reader:
             return self._view(reader, job_id, with_steps=False)
 
-    def _wait_max_s(self, request: job_service_pb2.RunJobRequest, remaining_s: float | None) -> float | None:
-        """How long to wait: as asked, and a little less than the call may take."""
+    def _wait_ends_at(self, request: job_service_pb2.RunJobRequest, remaining_s: float | None) -> float | None:
+        """Until when to wait, on the loop's clock: as long as asked, and a little less than the call may take."""
         waits: list[float] = []
         if request.HasField("wait_max"):
             validate.require(validate.duration("wait_max", request.wait_max, self._limits))
             waits.append(convert.duration_ms(request.wait_max) / 1_000)
         if remaining_s is not None:
             waits.append(max(0.0, remaining_s - min(DEADLINE_MARGIN_S, remaining_s / 10)))
-        return min(waits, default=None)
+        return asyncio.get_running_loop().time() + min(waits) if waits else None
 
     async def GetJob(  # noqa: N802 - named by the contract
         self, request: job_service_pb2.GetJobRequest, context: Any
