@@ -65,9 +65,13 @@ def measure(given: argparse.Namespace, folder: Path) -> Report:
         said = load(given, server.address, {"server": server.pid, "agent": agent.pid})
         agent.stop()
         counted = last_line(agent)
+        log = server.tail()
     asked = {name: getattr(given, name) for name in ("shape", "mode", "nodes", "inflight", "rate")}
     steps = len(SHAPES[given.shape]().steps)
-    return report(given=asked, said=said, counted=counted, yardstick=yardstick, steps=steps)
+    made = report(given=asked, said=said, counted=counted, yardstick=yardstick, steps=steps)
+    if not made.sound:
+        sys.stderr.write(f"The figures mean nothing, since jobs failed or were doubled. The server said last:\n{log}\n")
+    return made
 
 
 def load(given: argparse.Namespace, server: str, pids: dict[str, int]) -> dict[str, Any]:

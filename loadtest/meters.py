@@ -6,6 +6,7 @@ them: they change as the inside does.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,8 +19,8 @@ from stepward.v1.common_pb2 import JobState
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
-# What the counters are called in the metadata.
-COUNTER_PREFIX = "stepward-"
+# A JSON object of numbers.
+COUNTERS_KEY = "stepward-counters-bin"
 
 CALL_S_MAX = 10.0
 
@@ -53,10 +54,10 @@ async def status(channel: grpc.aio.Channel) -> tuple[cluster_service_pb2.GetStat
     stub = cluster_service_pb2_grpc.ClusterServiceStub(channel)
     call = stub.GetStatus(cluster_service_pb2.GetStatusRequest(), timeout=CALL_S_MAX)
     response = await call
-    counters = {}
+    counters: dict[str, int] = {}
     for key, value in await call.trailing_metadata() or ():
-        if key.startswith(COUNTER_PREFIX) and isinstance(value, str) and value.isdigit():
-            counters[key.removeprefix(COUNTER_PREFIX)] = int(value)
+        if key == COUNTERS_KEY:
+            counters.update(json.loads(value))
     return response, counters
 
 

@@ -12,7 +12,7 @@ from typing import Any
 # Counters of the server that become figures a job, and the name of the figure.
 COUNTERS = {
     "puts": "puts_per_job",
-    "log-bytes": "log_bytes_per_job",
+    "log_bytes": "log_bytes_per_job",
     "batches": "batches_per_job",
     "flushes": "flushes_per_job",
 }
@@ -56,6 +56,9 @@ class Report:
     duplicated: int
     """Jobs that were answered or stored twice, and steps that ran twice."""
     failures: Mapping[str, int]
+    """Jobs that failed for their caller, by kind."""
+    server_failures: Mapping[str, int]
+    """Where the server counted that it was wrong."""
     yardstick_calls_per_s: float
     yardstick_flush_ms: float
     machine: Mapping[str, str]
@@ -67,7 +70,9 @@ class Report:
     @property
     def sound(self) -> bool:
         """Whether the figures may be believed: something was measured, and nothing was lost or done twice."""
-        return self.jobs > 0 and not self.lost and not self.duplicated and not self.failures
+        return (
+            self.jobs > 0 and not self.lost and not self.duplicated and not self.failures and not self.server_failures
+        )
 
     def table(self) -> str:
         """For people."""
@@ -83,6 +88,7 @@ class Report:
             ("peak memory", _by_process(self.peak_memory_mb).strip(" ()") + " MB"),
             ("lost / duplicated", f"{self.lost} / {self.duplicated}"),
             *((f"failed: {name}", str(count)) for name, count in self.failures.items()),
+            *((f"server: {name}", str(count)) for name, count in self.server_failures.items()),
             ("yardstick", f"{self.yardstick_calls_per_s:,.0f} calls/s, flush {self.yardstick_flush_ms:.2f} ms"),
         ]
         pace = f"{self.rate:g}/s begun" if self.rate else f"{self.inflight} in flight"
@@ -125,6 +131,7 @@ def report(
         lost=lost(said),
         duplicated=duplicated(said, counted),
         failures=said["failures"],
+        server_failures={name: n for name, n in said["counters"].items() if name.endswith("_failures") and n},
         yardstick_calls_per_s=yardstick.calls_per_s,
         yardstick_flush_ms=yardstick.flush_ms,
         machine=machine(),

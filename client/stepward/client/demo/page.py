@@ -38,8 +38,8 @@ How to read the tables:
 - **timer** is what that event set: how long until the retry, the time limit or the deadline.
 - **StepOffered** is the moment at which the work goes to an agent. A handler that ends within half a second reports its
   start and its outcome together; one that takes longer says in between that it has started (`StepStarted`).
-- An agent's **lease** here lasts {SESSION_TTL_MS / 1000:g} s from its last heartbeat that was answered. Nobody else gets
-  its work before that time, a third more, and a grace have passed, so that the agent always knows first.
+- An agent's **lease** here lasts {SESSION_TTL_MS / 1000:g} s from its last heartbeat that was answered. Nobody else
+  gets its work before that time, a third more, and a grace have passed, so that the agent always knows first.
 """
 
 LESSONS = {

@@ -57,11 +57,13 @@ class Child:
         return child
 
     @classmethod
-    def launch(cls, name: str, command: Sequence[str], *, folder: Path) -> Self:
-        """Start a command and do not wait for it: `wait_until_ready` does."""
+    def launch(cls, name: str, command: Sequence[str], *, folder: Path, inside: Path | None = None) -> Self:
+        """Start a command and do not wait for it: `wait_until_ready` does. `inside` is its current folder."""
         log = folder / f"{name}.log"
         with (folder / f"{name}.out").open("wb") as out, log.open("ab") as err:
-            popen = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True)
+            popen = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=inside, start_new_session=True
+            )
         return cls(name, popen, log)
 
     @property
@@ -118,6 +120,15 @@ class Child:
         """End it with SIGKILL: no handler, no flush, nothing said."""
         self._popen.kill()
         self._popen.wait()
+
+    def pause(self) -> None:
+        """Let it do nothing for a while (SIGSTOP), as a machine that is suspended or far too busy does."""
+        self._popen.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on (SIGCONT). Harmless when it was not paused or has ended."""
+        if self.running:
+            self._popen.send_signal(signal.SIGCONT)
 
     def terminate(self) -> None:
         """Ask it to end (SIGTERM), and do not wait."""
