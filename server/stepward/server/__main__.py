@@ -1,4 +1,4 @@
-"""`python -m stepward.server`: runs a node. The only place of the server that reads the command line and the environment.
+"""`python -m stepward.server`: runs a node. Only here the server reads the command line and the environment.
 
 stdout gets one line of JSON when the node is ready; logs go to stderr. Exit codes: 0 after a request to stop, 1 when
 the node could not start, 70 when it could not go on, 71 when its disk hangs, 78 when it is not installed or not
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from stepward.server.config import ClusterConfig, NodeConfig
     from stepward.server.node import Node
@@ -53,7 +53,9 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--host", default="127.0.0.1", help="where to listen (default: %(default)s)")
         command.add_argument("--port", type=int, default=7654, help="0: any free one (default: %(default)s)")
         command.add_argument("--ready-fd", type=int, help="also write the ready line to this file descriptor")
-        command.add_argument("--log-level", choices=LOG_LEVELS, default=None, help="default: $STEPWARD_LOG_LEVEL or info")
+        command.add_argument(
+            "--log-level", choices=LOG_LEVELS, default=None, help="default: $STEPWARD_LOG_LEVEL or info"
+        )
     dev.add_argument(
         "--session-ttl-ms",
         type=int,
@@ -92,7 +94,7 @@ def _is_used(directory: Path) -> bool:
     return directory.is_dir() and any(directory.iterdir())
 
 
-def _loop_runner():  # type: ignore[no-untyped-def]  # asyncio's and uvloop's runners share no type
+def _loop_runner() -> Callable[[Coroutine[None, None, int]], int]:
     """What runs a coroutine: uvloop's loop where it is installed, which is faster, else asyncio's."""
     try:
         import uvloop

@@ -14,7 +14,7 @@ from stepward.server.core import keys
 from stepward.server.core.commands import JobSubmitted
 from stepward.server.core.rejections import Reason, Refused, Rejection, refuse
 from stepward.server.core.rows import JOB_STATES_FINAL, JobState, Progress
-from stepward.server.shard import FutureTicket, changed
+from stepward.server.shard import changed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -58,9 +58,7 @@ class Watcher:
 class Gateway:
     """The way from calls to shards. There is one shard in this version, and this node hosts it."""
 
-    def __init__(
-        self, shard: Shard, *, job_ids: JobIds, clock: Clock, config: NodeConfig, counters: Counters
-    ) -> None:
+    def __init__(self, shard: Shard, *, job_ids: JobIds, clock: Clock, config: NodeConfig, counters: Counters) -> None:
         self._shard = shard
         self._job_ids = job_ids
         self._clock = clock
@@ -247,20 +245,22 @@ class Gateway:
                 watcher.wake()
 
 
-class _SubmissionTicket(FutureTicket):
+class _SubmissionTicket:
     """A submission that was admitted; gives its room back when it is decided."""
 
-    __slots__ = ("_gateway", "_size_bytes")
+    __slots__ = ("_future", "_gateway", "_size_bytes")
 
     def __init__(self, future: asyncio.Future[Answer], gateway: Gateway, size_bytes: int) -> None:
-        super().__init__(future)
+        self._future = future
         self._gateway = gateway
         self._size_bytes = size_bytes
 
     def answered(self, answer: Answer) -> None:
         """See `Ticket`."""
         self._gateway.submission_decided(self._size_bytes)
-        super().answered(answer)
+        # One that has gone away is not told.
+        if not self._future.done():
+            self._future.set_result(answer)
 
 
 def draining(job_id: str) -> Refused:

@@ -9,19 +9,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import time
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
 
 from stepward.server import observe
 from stepward.server.api import errors
 from stepward.server.core.rejections import Reason, Refused, Rejection
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable
 
+    from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
     from google.protobuf.message import Message
 
     from stepward.server.observe import Counters
@@ -30,6 +33,9 @@ if TYPE_CHECKING:
     Handler = grpc.RpcMethodHandler[Any, Any]
 
 M = TypeVar("M", bound="Message")
+
+# A capital letter inside a name.
+_CAPITALS: Final = re.compile(r"(?<!^)([A-Z])")
 
 _INTERNAL: Final = Rejection(Reason.INTERNAL, "this call failed inside. This is a bug: see the node's log")
 
@@ -63,24 +69,27 @@ class CallShell:
         # Asked once: one line a call costs a tenth of a small call.
         self._logs = logging.getLogger("stepward.calls").isEnabledFor(logging.DEBUG)
 
-    def wrap(self, service: str, handlers: Mapping[str, Handler]) -> grpc.GenericRpcHandler[Any, Any]:
-        """Handlers of a service, each in the shell. A stream's handler parses what it reads with `parse`."""
-        wrapped = {name: self._wrap(f"{service}/{name}", handler) for name, handler in handlers.items()}
-        return grpc.method_handlers_generic_handler(service, wrapped)
+    def serve(self, service: ServiceDescriptor, servicer: object) -> grpc.GenericRpcHandler:
+        """The handlers of a service, each in the shell: methods of `servicer`, `SubmitJob` being `submit_job`.
 
-    def _wrap(self, method: str, handler: Handler) -> Handler:
-        serializer = handler.response_serializer
-        if handler.request_streaming:
-            assert handler.response_streaming, method
-            return grpc.stream_stream_rpc_method_handler(
-                self._shell(method, handler.stream_stream), response_serializer=serializer
-            )
-        type_: type[Message] = handler.request_deserializer.__self__  # type: ignore[union-attr]  # X.FromString of a message
-        if handler.response_streaming:
-            inner = _streaming(type_, handler.unary_stream)
-            return grpc.unary_stream_rpc_method_handler(self._shell(method, inner), response_serializer=serializer)
-        inner = _parsing(type_, handler.unary_unary)
-        return grpc.unary_unary_rpc_method_handler(self._shell(method, inner), response_serializer=serializer)
+        A handler of a stream of requests reads and parses for itself; one that gives many responses is an async
+        iterator of them.
+        """
+        return grpc.method_handlers_generic_handler(
+            service.full_name, {method.name: self._handler(service, method, servicer) for method in service.methods}
+        )
+
+    def _handler(self, service: ServiceDescriptor, method: MethodDescriptor, servicer: object) -> Handler:
+        name = f"{service.full_name}/{method.name}"
+        inner = getattr(servicer, _CAPITALS.sub(r"_\1", method.name).lower())
+        request_type, serialize = GetMessageClass(method.input_type), _serialize
+        if method.client_streaming:
+            return grpc.stream_stream_rpc_method_handler(self._shell(name, inner), response_serializer=serialize)
+        if method.server_streaming:
+            inner = _streaming(request_type, inner)
+            return grpc.unary_stream_rpc_method_handler(self._shell(name, inner), response_serializer=serialize)
+        inner = _parsing(request_type, inner)
+        return grpc.unary_unary_rpc_method_handler(self._shell(name, inner), response_serializer=serialize)
 
     def _shell(self, method: str, handler: Callable[[Any, Any], Awaitable[Any]]) -> Any:
         counters, logs = self._counters, self._logs
@@ -110,6 +119,10 @@ class CallShell:
         return call
 
 
+def _serialize(message: Message) -> bytes:
+    return message.SerializeToString()
+
+
 def _since(started: float) -> float:
     return round((time.perf_counter() - started) * 1_000, 3)
 
@@ -130,20 +143,3 @@ def _streaming(type_: type[Message], handler: Any) -> Callable[[bytes, Context],
                 await context.write(response)
 
     return streamed
-
-
-class Registrar:
-    """Stands in for a server when services are added, and takes their handlers as they come.
-
-    The generated `add_XServicer_to_server` functions call these two methods.
-    """
-
-    def __init__(self) -> None:
-        self.services: dict[str, Mapping[str, Handler]] = {}
-
-    def add_generic_rpc_handlers(self, generic_rpc_handlers: Sequence[grpc.GenericRpcHandler[Any, Any]]) -> None:
-        """The same handlers in a form that cannot be looked into."""
-
-    def add_registered_method_handlers(self, service_name: str, method_handlers: Mapping[str, Handler]) -> None:
-        """Keep the handlers of a service."""
-        self.services[service_name] = method_handlers

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
-from functools import partial
 from importlib import metadata
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # ships no types
+from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]  # ships no types
 
 from stepward.server import observe
 from stepward.server.api.agents import AgentService
@@ -22,7 +21,7 @@ from stepward.server.api.watch import JobWatch
 from stepward.server.clock import SystemClock, boot_id
 from stepward.server.core.decide import decide
 from stepward.server.gateway import Gateway
-from stepward.server.interceptor import CallShell, Registrar
+from stepward.server.interceptor import CallShell
 from stepward.server.job_ids import JobIds, newest_job_id
 from stepward.server.logbook.identity import open_identity
 from stepward.server.logbook.replica import Instant, Replica
@@ -30,38 +29,25 @@ from stepward.server.sessions import Sessions
 from stepward.server.shard import Shard
 from stepward.server.store.lmdb_store import LmdbStore
 from stepward.server.supervisor import Supervisor
-from stepward.v1 import (
-    agent_service_pb2,
-    agent_service_pb2_grpc,
-    cluster_service_pb2,
-    cluster_service_pb2_grpc,
-    definition_service_pb2,
-    definition_service_pb2_grpc,
-    job_service_pb2,
-    job_service_pb2_grpc,
-)
+from stepward.v1 import agent_service_pb2, cluster_service_pb2, definition_service_pb2, job_service_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from stepward.server.config import ClusterConfig, NodeConfig
-    from stepward.server.core.commands import AnyCommand
+    from stepward.server.core.commands import AnyCommand, Command
     from stepward.server.core.decide import Decision, Moment
     from stepward.server.core.limits import Limits
     from stepward.server.core.reader import Reader
     from stepward.server.logbook.identity import Identity
-    from stepward.server.logbook.replica import Standing
+    from stepward.server.logbook.outbox import Decider, Standing
     from stepward.server.observe import Counters
 
 SERVICES: Final = tuple(
-    module.DESCRIPTOR.services_by_name[name].full_name
-    for module, name in (
-        (job_service_pb2, "JobService"),
-        (definition_service_pb2, "DefinitionService"),
-        (agent_service_pb2, "AgentService"),
-        (cluster_service_pb2, "ClusterService"),
-    )
+    service
+    for module in (job_service_pb2, definition_service_pb2, agent_service_pb2, cluster_service_pb2)
+    for service in module.DESCRIPTOR.services_by_name.values()
 )
 
 _log = observe.logger("node")
@@ -82,12 +68,12 @@ class CountedStore(LmdbStore):
         super().__init__(directory)
         self._counters = counters
 
-    def put_entry(self, index: int, value: bytes) -> None:
+    def put_entry(self, index: int, value: bytes) -> None:  # type: ignore[explicit-override]  # `override` is of 3.12
         """See `store.interface.Store`."""
         self._counters.log_bytes += len(value)
         super().put_entry(index, value)
 
-    def commit(self) -> None:
+    def commit(self) -> None:  # type: ignore[explicit-override]  # `override` is of 3.12
         """See `store.interface.Store`."""
         self._counters.flushes += self._dirty
         super().commit()
@@ -151,7 +137,7 @@ class Node:
         self._shard.on_standing(self._on_standing)
         self._shard.start()
         await self._first(self._ready.wait())
-        for service in ("", *SERVICES):
+        for service in ("", *(service.full_name for service in SERVICES)):
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
         # What has been made so far lives as long as the process; the collector need not look at it again.
         gc.collect()
@@ -215,9 +201,7 @@ class Node:
             now=Instant(self._clock.steady_ms(), self._clock.wall_ms()),
             on_failure=self._on_failure,
         )
-        return Shard(
-            replica, clock=self._clock, config=self._config, counters=self._counters, on_fatal=self._on_fatal
-        )
+        return Shard(replica, clock=self._clock, config=self._config, counters=self._counters, on_fatal=self._on_fatal)
 
     def _on_failure(self, command: object, error: BaseException) -> None:
         """A rule of ours raised; its command was rolled back and answered INTERNAL."""
@@ -237,28 +221,30 @@ class Node:
 
     def _make_server(self) -> grpc.aio.Server:
         server = grpc.aio.server(options=_server_options(self._cluster, self._config))
-        registrar, limits, gateway = Registrar(), self._cluster.limits, self._gateway
-        jobs = JobService(gateway, limits, JobWatch(gateway, limits))
-        job_service_pb2_grpc.add_JobServiceServicer_to_server(jobs, registrar)
-        definition_service_pb2_grpc.add_DefinitionServiceServicer_to_server(
-            DefinitionService(gateway, limits), registrar
-        )
-        agents = AgentService(gateway, self._sessions, limits)
-        agent_service_pb2_grpc.add_AgentServiceServicer_to_server(agents, registrar)
-        cluster = ClusterService(
-            self._shard,
-            identity=self.identity,
-            version=_version(),
-            started_wall_ms=self._clock.wall_ms(),
-            counters=self._counters,
-            data_file=self._config.data / "data.mdb",
-        )
-        cluster_service_pb2_grpc.add_ClusterServiceServicer_to_server(cluster, registrar)
         shell = CallShell(self._counters)
-        server.add_generic_rpc_handlers([shell.wrap(*service) for service in registrar.services.items()])
+        servicers = self._servicers()
+        server.add_generic_rpc_handlers([shell.serve(service, servicers[service.name]) for service in SERVICES])
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+        names = (service.full_name for service in SERVICES)
+        reflection.enable_server_reflection((*names, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         return server
+
+    def _servicers(self) -> dict[str, object]:
+        """What serves each service of the contract."""
+        limits, gateway = self._cluster.limits, self._gateway
+        return {
+            "JobService": JobService(gateway, limits, JobWatch(gateway, limits)),
+            "DefinitionService": DefinitionService(gateway, limits),
+            "AgentService": AgentService(gateway, self._sessions, limits),
+            "ClusterService": ClusterService(
+                self._shard,
+                identity=self.identity,
+                version=_version(),
+                started_wall_ms=self._clock.wall_ms(),
+                counters=self._counters,
+                data_file=self._config.data / "data.mdb",
+            ),
+        }
 
 
 def _version() -> str:
@@ -269,15 +255,15 @@ def _version() -> str:
         return ""
 
 
-def _decider(limits: Limits) -> Callable[[Reader, Sequence[AnyCommand], Moment], Decision]:
+def _decider(limits: Limits) -> Decider:
     """The rules with their bounds and their chance filled in."""
-    return partial(_decide, limits=limits, rng=random.Random(random.SystemRandom().getrandbits(128)))
+    rng = random.Random(random.SystemRandom().getrandbits(128))
 
+    def decider(reader: Reader, commands: Sequence[Command], moment: Moment) -> Decision:
+        # A command of another kind would be answered INTERNAL.
+        return decide(reader, cast("Sequence[AnyCommand]", commands), moment, limits, rng)
 
-def _decide(
-    reader: Reader, commands: Sequence[AnyCommand], moment: Moment, *, limits: Limits, rng: random.Random
-) -> Decision:
-    return decide(reader, commands, moment, limits, rng)
+    return decider
 
 
 def _server_options(cluster: ClusterConfig, config: NodeConfig) -> list[tuple[str, int]]:

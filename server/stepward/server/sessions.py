@@ -18,7 +18,7 @@ from stepward.server.core.commands import CloseStream, OpenSession, SessionOpene
 from stepward.server.core.rejections import Reason, Refused, Rejection
 from stepward.server.core.rows import Assignment, CancelReason, Session
 from stepward.server.interceptor import parse
-from stepward.server.shard import FutureTicket, changed
+from stepward.server.shard import changed
 from stepward.v1 import agent_service_pb2 as pb
 
 if TYPE_CHECKING:
@@ -224,21 +224,22 @@ _OFFER_BYTES: Final = 512
 _OFFERS_BYTES_MAX: Final = 1024 * 1024
 
 
-class _OpenTicket(FutureTicket):
+class _OpenTicket:
     """A stream that waits to be bound. If the agent has gone away meanwhile, the generation is closed at once."""
 
-    __slots__ = ("_session_id", "_sessions")
+    __slots__ = ("_session_id", "_sessions", "future")
 
     def __init__(self, future: asyncio.Future[Answer], sessions: Sessions, session_id: str) -> None:
-        super().__init__(future)
+        self.future = future
         self._sessions = sessions
         self._session_id = session_id
 
     def answered(self, answer: Answer) -> None:
         """See `Ticket`."""
-        if self.future.done() and isinstance(answer, SessionOpened):
+        if not self.future.done():
+            self.future.set_result(answer)
+        elif isinstance(answer, SessionOpened):
             self._sessions.close_stream(self._session_id, answer.generation)
-        super().answered(answer)
 
     def abandon(self) -> None:
         """The agent has gone away; the answer may have come in the same moment."""

@@ -262,8 +262,7 @@ class Shard:
         for applied in outbox.applied:
             self._publish(applied)
         for answered in outbox.answers:
-            assert not isinstance(answered.token, int)
-            self._proposed.discard(answered.token)  # type: ignore[arg-type]  # tokens are the tickets that went in
+            self._proposed.discard(answered.token)
             self._answer(answered.token, answered.answer)
         if (before.leads, before.epoch) != (self._standing.leads, self._standing.epoch):
             self._tell_standing()

@@ -1,4 +1,6 @@
-"""The public services, one module each, as `stepward.v1` describes them. Reading order:
+"""The public services, one module each, as `stepward.v1` describes them.
+
+Reading order:
 
 1. `errors`: the one table from reasons to gRPC codes and details.
 2. `validate` and `convert`: from the contract's messages to the core's values, and back.

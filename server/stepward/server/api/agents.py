@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from stepward.server.api import convert, pages, validate
 from stepward.server.core import views
 from stepward.server.core.rejections import Reason, Refused, refuse
-from stepward.v1 import agent_service_pb2, agent_service_pb2_grpc
+from stepward.v1 import agent_service_pb2
 
 if TYPE_CHECKING:
     from stepward.server.core.limits import Limits
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from stepward.server.sessions import Sessions
 
 
-class AgentService(agent_service_pb2_grpc.AgentServiceServicer):
+class AgentService:
     """See `stepward.v1.AgentService`."""
 
     def __init__(self, gateway: Gateway, sessions: Sessions, limits: Limits) -> None:
@@ -23,29 +23,29 @@ class AgentService(agent_service_pb2_grpc.AgentServiceServicer):
         self._sessions = sessions
         self._limits = limits
 
-    async def Work(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]  # noqa: N802 - named by the contract; it writes its responses
+    async def work(self, request_iterator: Any, context: Any) -> None:
         """See the contract."""
         await self._sessions.serve(context)
 
-    async def LeaseWork(  # noqa: N802 - named by the contract
+    async def lease_work(
         self, request: agent_service_pb2.LeaseWorkRequest, context: Any
     ) -> agent_service_pb2.LeaseWorkResponse:
         """Not served yet."""
         raise _not_served("LeaseWork")
 
-    async def RenewSession(  # noqa: N802 - named by the contract
+    async def renew_session(
         self, request: agent_service_pb2.RenewSessionRequest, context: Any
     ) -> agent_service_pb2.RenewSessionResponse:
         """Not served yet."""
         raise _not_served("RenewSession")
 
-    async def ReportAttempts(  # noqa: N802 - named by the contract
+    async def report_attempts(
         self, request: agent_service_pb2.ReportAttemptsRequest, context: Any
     ) -> agent_service_pb2.ReportAttemptsResponse:
         """Not served yet."""
         raise _not_served("ReportAttempts")
 
-    async def ListAgents(  # noqa: N802 - named by the contract
+    async def list_agents(
         self, request: agent_service_pb2.ListAgentsRequest, context: Any
     ) -> agent_service_pb2.ListAgentsResponse:
         """See the contract."""

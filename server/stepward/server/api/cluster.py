@@ -15,7 +15,7 @@ import msgspec
 from stepward.server.api import convert
 from stepward.server.core import keys, rows
 from stepward.server.core.rows import JobState
-from stepward.v1 import cluster_service_pb2, cluster_service_pb2_grpc
+from stepward.v1 import cluster_service_pb2
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +29,7 @@ COUNTERS_KEY: Final = "stepward-counters-bin"
 COUNTED_MAX: Final = 100_000
 
 
-class ClusterService(cluster_service_pb2_grpc.ClusterServiceServicer):
+class ClusterService:
     """See `stepward.v1.ClusterService`."""
 
     def __init__(
@@ -49,7 +49,7 @@ class ClusterService(cluster_service_pb2_grpc.ClusterServiceServicer):
         self._counters = counters
         self._data_file = data_file
 
-    async def GetStatus(  # noqa: N802 - named by the contract
+    async def get_status(
         self, request: cluster_service_pb2.GetStatusRequest, context: Any
     ) -> cluster_service_pb2.GetStatusResponse:
         """See the contract."""

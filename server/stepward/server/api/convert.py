@@ -50,9 +50,7 @@ def payload(value: rows.Payload) -> common_pb2.Payload:
 
 def failure(value: rows.Failure) -> common_pb2.Failure:
     """Why something did not succeed, outwards."""
-    return common_pb2.Failure(
-        kind=value.kind, message=value.message, step_id=value.step_id, retryable=value.retryable
-    )
+    return common_pb2.Failure(kind=value.kind, message=value.message, step_id=value.step_id, retryable=value.retryable)
 
 
 def job(view: JobView, head: Head | None = None) -> job_pb2.Job:
@@ -209,7 +207,7 @@ def reports(message: agent_service_pb2.Report, limits: Limits) -> Iterable[Attem
 
 
 def _event(attempt: agent_service_pb2.AttemptReport, limits: Limits) -> AttemptEvent | None:
-    """What became of an attempt, inwards. What it says is cut to its bounds, never refused: the outcome matters more."""
+    """What became of an attempt, inwards. What it says is cut to its bounds, not refused: the outcome matters more."""
     match attempt.WhichOneof("event"):
         case "succeeded":
             return _succeeded(attempt.succeeded.output, limits)

@@ -15,7 +15,7 @@ from stepward.server.core.definition_source import (
     UndoSource,
 )
 from stepward.server.core.rejections import Reason, Refused, refuse
-from stepward.v1 import definition_pb2, definition_service_pb2, definition_service_pb2_grpc
+from stepward.v1 import definition_pb2, definition_service_pb2
 
 if TYPE_CHECKING:
     from stepward.server.core.limits import Limits
@@ -25,15 +25,14 @@ if TYPE_CHECKING:
     from stepward.server.shard import Reading
 
 
-
-class DefinitionService(definition_service_pb2_grpc.DefinitionServiceServicer):
+class DefinitionService:
     """See `stepward.v1.DefinitionService`."""
 
     def __init__(self, gateway: Gateway, limits: Limits) -> None:
         self._gateway = gateway
         self._limits = limits
 
-    async def ApplyDefinition(  # noqa: N802 - named by the contract
+    async def apply_definition(
         self, request: definition_service_pb2.ApplyDefinitionRequest, context: Any
     ) -> definition_service_pb2.ApplyDefinitionResponse:
         """See the contract."""
@@ -48,7 +47,7 @@ class DefinitionService(definition_service_pb2_grpc.DefinitionServiceServicer):
         )
         return definition_service_pb2.ApplyDefinitionResponse(version=version, created=answer.created)
 
-    async def ValidateDefinition(  # noqa: N802 - named by the contract
+    async def validate_definition(
         self, request: definition_service_pb2.ValidateDefinitionRequest, context: Any
     ) -> definition_service_pb2.ValidateDefinitionResponse:
         """See the contract."""
@@ -60,7 +59,7 @@ class DefinitionService(definition_service_pb2_grpc.DefinitionServiceServicer):
             ]
         )
 
-    async def GetDefinition(  # noqa: N802 - named by the contract
+    async def get_definition(
         self, request: definition_service_pb2.GetDefinitionRequest, context: Any
     ) -> definition_service_pb2.GetDefinitionResponse:
         """See the contract."""
@@ -76,7 +75,7 @@ class DefinitionService(definition_service_pb2_grpc.DefinitionServiceServicer):
             raise refuse(Reason.DEFINITION_NOT_FOUND, text, definition_name=request.name, namespace=namespace)
         return definition_service_pb2.GetDefinitionResponse(version=version)
 
-    async def ListDefinitions(  # noqa: N802 - named by the contract
+    async def list_definitions(
         self, request: definition_service_pb2.ListDefinitionsRequest, context: Any
     ) -> definition_service_pb2.ListDefinitionsResponse:
         """See the contract."""
@@ -102,7 +101,9 @@ class DefinitionService(definition_service_pb2_grpc.DefinitionServiceServicer):
     def _compile(self, namespace: str, message: definition_pb2.Definition) -> DefinitionBody | tuple[Violation, ...]:
         """What a job of this definition runs, or everything that is wrong with the request."""
         found = validate.name("namespace", namespace, self._limits, may_be_empty=True)
-        body = definition.compile_definition(source(message), self._limits, message.SerializeToString(deterministic=True))
+        body = definition.compile_definition(
+            source(message), self._limits, message.SerializeToString(deterministic=True)
+        )
         if isinstance(body, tuple):
             return (*found, *body)
         return found or body
@@ -165,9 +166,7 @@ def _step(step: definition_pb2.Step) -> StepSource:
 
 
 def _undo(undo: definition_pb2.Undo) -> UndoSource:
-    return UndoSource(
-        action=undo.action, retry=_retry(undo.retry), timeouts=_timeouts(undo.timeouts), queue=undo.queue
-    )
+    return UndoSource(action=undo.action, retry=_retry(undo.retry), timeouts=_timeouts(undo.timeouts), queue=undo.queue)
 
 
 def _retry(retry: definition_pb2.RetryPolicy) -> RetrySource:

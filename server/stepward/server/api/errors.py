@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 import grpc
 from google.protobuf.any_pb2 import Any
-from google.rpc import error_details_pb2
-from google.rpc.status_pb2 import Status
+from google.rpc import error_details_pb2  # type: ignore[import-untyped]  # ships no types
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # ships no types
 
 from stepward.server.core.rejections import Reason
 

@@ -12,7 +12,7 @@ from stepward.server.core.rejections import Reason, Refused, Rejection, refuse
 from stepward.server.core.rows import JobState, Payload
 from stepward.server.gateway import AWAITED_STATES
 from stepward.server.job_ids import is_job_id
-from stepward.v1 import common_pb2, job_service_pb2, job_service_pb2_grpc
+from stepward.v1 import common_pb2, job_service_pb2
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -30,7 +30,7 @@ DEADLINE_MARGIN_S: Final = 0.1
 HISTORY_PAGE_DEFAULT: Final = 200
 
 
-class JobService(job_service_pb2_grpc.JobServiceServicer):
+class JobService:
     """See `stepward.v1.JobService`."""
 
     def __init__(self, gateway: Gateway, limits: Limits, watch: JobWatch) -> None:
@@ -38,13 +38,13 @@ class JobService(job_service_pb2_grpc.JobServiceServicer):
         self._limits = limits
         self._watch = watch
 
-    async def SubmitJob(  # noqa: N802 - named by the contract
+    async def submit_job(
         self, request: job_service_pb2.SubmitJobRequest, context: Any
     ) -> job_service_pb2.SubmitJobResponse:
         """See the contract."""
         return _submitted(await self._gateway.submit(self._submission(request.job)))
 
-    async def SubmitJobs(  # noqa: N802 - named by the contract
+    async def submit_jobs(
         self, request: job_service_pb2.SubmitJobsRequest, context: Any
     ) -> job_service_pb2.SubmitJobsResponse:
         """See the contract."""
@@ -57,9 +57,7 @@ class JobService(job_service_pb2_grpc.JobServiceServicer):
         answers = await self._gateway.submit_all(submissions)
         return job_service_pb2.SubmitJobsResponse(results=[_result(answer) for answer in answers])
 
-    async def RunJob(  # noqa: N802 - named by the contract
-        self, request: job_service_pb2.RunJobRequest, context: Any
-    ) -> job_service_pb2.RunJobResponse:
+    async def run_job(self, request: job_service_pb2.RunJobRequest, context: Any) -> job_service_pb2.RunJobResponse:
         """See the contract."""
         ends_at = self._wait_ends_at(request, context.time_remaining())
         command = self._submission(request.job)
@@ -109,15 +107,13 @@ class JobService(job_service_pb2_grpc.JobServiceServicer):
             waits.append(max(0.0, remaining_s - min(DEADLINE_MARGIN_S, remaining_s / 10)))
         return asyncio.get_running_loop().time() + min(waits) if waits else None
 
-    async def GetJob(  # noqa: N802 - named by the contract
-        self, request: job_service_pb2.GetJobRequest, context: Any
-    ) -> job_service_pb2.GetJobResponse:
+    async def get_job(self, request: job_service_pb2.GetJobRequest, context: Any) -> job_service_pb2.GetJobResponse:
         """See the contract."""
         with self._gateway.read(stale=_stale(request.consistency)) as reader:
             view = self._view(reader, request.job_id, with_steps=True)
             return job_service_pb2.GetJobResponse(job=convert.job(view, reader.head()))
 
-    async def ListJobs(  # noqa: N802 - named by the contract
+    async def list_jobs(
         self, request: job_service_pb2.ListJobsRequest, context: Any
     ) -> job_service_pb2.ListJobsResponse:
         """See the contract."""
@@ -147,20 +143,19 @@ class JobService(job_service_pb2_grpc.JobServiceServicer):
             jobs=[convert.job(view) for view in jobs], next_page_token=pages.token(filters, last), revision=revision
         )
 
-    def WatchJob(  # noqa: N802 - named by the contract
+    def watch_job(
         self, request: job_service_pb2.WatchJobRequest, context: Any
     ) -> AsyncIterator[job_service_pb2.WatchJobResponse]:
         """See the contract."""
         return self._watch.follow(request.job_id, request.from_revision)
 
-    async def WatchJobs(  # noqa: N802 - named by the contract
+    def watch_jobs(
         self, request: job_service_pb2.WatchJobsRequest, context: Any
     ) -> AsyncIterator[job_service_pb2.WatchJobsResponse]:
         """Not served yet."""
         raise refuse(Reason.UNIMPLEMENTED, "WatchJobs is not served yet; watch each job, or run them and wait")
-        yield
 
-    async def CancelJob(  # noqa: N802 - named by the contract
+    async def cancel_job(
         self, request: job_service_pb2.CancelJobRequest, context: Any
     ) -> job_service_pb2.CancelJobResponse:
         """See the contract."""
@@ -172,7 +167,7 @@ class JobService(job_service_pb2_grpc.JobServiceServicer):
             view = self._view(reader, answer.job_id, with_steps=False)
         return job_service_pb2.CancelJobResponse(job=convert.ended_job(view), already=answer.already)
 
-    async def GetJobHistory(  # noqa: N802 - named by the contract
+    async def get_job_history(
         self, request: job_service_pb2.GetJobHistoryRequest, context: Any
     ) -> job_service_pb2.GetJobHistoryResponse:
         """See the contract."""
@@ -255,5 +250,5 @@ def _job_not_found(job_id: str) -> Refused:
     return refuse(Reason.JOB_NOT_FOUND, f"there is no job {validate.shown(job_id)}", job_id=job_id)
 
 
-def _stale(consistency: common_pb2.Consistency) -> bool:
+def _stale(consistency: int) -> bool:
     return consistency == common_pb2.CONSISTENCY_STALE

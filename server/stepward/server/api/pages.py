@@ -1,5 +1,7 @@
-"""Page tokens: where a list goes on, bound to what was listed. Opaque to callers; not secret, but not to be forged by
-accident: a token of another list, other filters or another version is refused instead of giving a wrong page.
+"""Page tokens: where a list goes on, bound to what was listed.
+
+Opaque to callers, and no secret; but one of another list, other filters or another version is refused instead of giving
+a wrong page.
 """
 
 from __future__ import annotations
