@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import Any, Final, TypeVar, overload
 
-if TYPE_CHECKING:
-    from stepward.v1 import definition_pb2
+from stepward.agents import definitions as definition_files
+from stepward.agents import signals
+from stepward.agents.action import Action
+from stepward.agents.engine import Engine
+from stepward.agents.errors import ActionError, AgentError
+from stepward.v1 import definition_pb2
+
+# The contract's bounds of a hello.
+SLOTS_MAX: Final = 10_000
+ACTIONS_MAX: Final = 1_000
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 Hook = TypeVar("Hook", bound=Callable[[], Awaitable[None] | None])
@@ -31,11 +41,32 @@ class Agent:
     ) -> None:
         """Describe an agent; nothing starts yet.
 
-        `slots` is how many steps run at once. `definitions` are applied to the cluster when the agent starts: paths of
-        YAML files, or definitions as messages. `lifespan` is entered on the handlers' event loop before the first
-        handler starts and left after the last one has ended. `name` is for people; by default it is made of the
-        queue, the host and the process id.
+        Args:
+            queue: The queue that it serves.
+            slots: How many steps run at once.
+            namespace: Whose jobs it works for.
+            name: For people; by default made of queue, host and process id.
+            definitions: Applied to the cluster when the agent starts: paths of YAML files, or messages.
+            lifespan: Entered on the handlers' event loop before the first handler starts, and left after the last
+                one has ended. For what handlers share: a connection pool, say.
+            drain_timeout_seconds: How long running handlers may go on when the agent is told to end.
         """
+        self.queue = queue
+        self.slots = slots
+        self.namespace = namespace
+        self.name = name
+        self.definitions = tuple(definitions)
+        self.drain_timeout_seconds = drain_timeout_seconds
+        self._lifespan: Lifespan = lifespan or nullcontext
+        self._actions: dict[str, Action] = {}
+        self._hooks: list[Callable[[], Awaitable[None] | None]] = []
+        self._engine: Engine | None = None
+        self._drain_asked = False
+
+    @property
+    def actions(self) -> dict[str, Action]:
+        """The handlers by action."""
+        return dict(self._actions)
 
     @overload
     def action(self, name: Handler, /) -> Handler: ...
@@ -49,15 +80,80 @@ class Agent:
         Raises:
             ActionError: The function cannot be a handler; the message says why.
         """
+        if callable(name):
+            return self._add(name, None)
+        return lambda function: self._add(function, name)
+
+    def _add(self, function: Handler, name: str | None) -> Handler:
+        action = Action(name or getattr(function, "__name__", "").replace("_", "-"), function)
+        if action.name in self._actions:
+            raise ActionError(f"this agent has two handlers of {action.name!r}")
+        self._actions[action.name] = action
+        return function
 
     def on_start(self, hook: Hook) -> Hook:
         """Run a function, async or not, before the first handler starts: `@agent.on_start`."""
+        self._hooks.append(hook)
+        return hook
 
-    def run(self, addresses: Sequence[str]) -> int:
-        """Serve until the process is told to stop (SIGTERM, SIGINT), then drain. Returns the exit code."""
+    def run(self, addresses: Sequence[str], *, on_ready: Callable[[str], None] | None = None) -> int:
+        """Serve until the process is told to end (SIGTERM, SIGINT), then drain. Returns the exit code.
 
-    async def serve(self, addresses: Sequence[str]) -> int:
-        """Serve on the running event loop until drained; cancelling it drains too. Returns the exit code."""
+        A second signal ends the process at once, with exit code 1. A handler that cannot be stopped when it must
+        ends it with exit code 70.
+
+        Raises:
+            AgentError: It cannot work as it is: its description, its definitions, or the cluster's refusal.
+        """
+        with signals.draining(self.drain):
+            return asyncio.run(self.serve(addresses, on_ready=on_ready))
+
+    async def serve(self, addresses: Sequence[str], *, on_ready: Callable[[str], None] | None = None) -> int:
+        """Serve on the running event loop until `drain` is called; cancelling it drains, too. Returns the exit code.
+
+        Args:
+            addresses: Nodes of the cluster, such as "localhost:7654". The agent goes to another when one is silent.
+            on_ready: Called on the I/O thread with the session's id whenever a session has been opened.
+
+        Raises:
+            AgentError: As `run`.
+        """
+        self._check(addresses)
+        async with self._lifespan():
+            for hook in self._hooks:
+                result = hook()
+                if inspect.isawaitable(result):
+                    await result
+            self._engine = Engine(
+                actions=self._actions,
+                queue=self.queue,
+                slots=self.slots,
+                namespace=self.namespace,
+                name=self.name,
+                definitions=[definition_files.read(one) for one in self.definitions],
+                drain_timeout_ms=round(self.drain_timeout_seconds * 1_000),
+                addresses=addresses,
+                on_ready=on_ready,
+            )
+            if self._drain_asked:
+                self._engine.drain()
+            try:
+                return await self._engine.run()
+            finally:
+                self._engine = None
+
+    def _check(self, addresses: Sequence[str]) -> None:
+        if isinstance(addresses, str) or not addresses:
+            raise AgentError(f"addresses is {addresses!r}; it must be a list such as ['localhost:7654']")
+        if not 1 <= len(self._actions) <= ACTIONS_MAX:
+            raise AgentError(f"this agent has {len(self._actions)} actions; it must have 1 to {ACTIONS_MAX}")
+        if not 1 <= self.slots <= SLOTS_MAX:
+            raise AgentError(f"slots is {self.slots}; it must be between 1 and {SLOTS_MAX}")
+        if self._engine is not None:
+            raise AgentError("this agent is serving already; one process is one agent")
 
     def drain(self) -> None:
         """Take nothing more, let running handlers finish, and end. May be called on any thread, and again."""
+        self._drain_asked = True
+        if self._engine is not None:
+            self._engine.drain()

@@ -43,7 +43,9 @@ class AttemptFacts:
 class AttemptLog(logging.LoggerAdapter[logging.Logger]):
     """Says with every record which attempt it is about: in its text, and as fields."""
 
-    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+    def process(  # type: ignore[explicit-override]  # typing.override came with Python 3.12
+        self, msg: Any, kwargs: MutableMapping[str, Any]
+    ) -> tuple[Any, MutableMapping[str, Any]]:
         """The caller's own `extra` fields stay."""
         fields = dict(self.extra or {})
         kwargs["extra"] = {**fields, **(kwargs.get("extra") or {})}

@@ -1,0 +1,203 @@
+"""A handler as the agent calls it: its signature says how the input becomes arguments, its result becomes an outcome.
+
+The rules of a signature:
+
+- A parameter annotated `Context` gets the context, wherever it stands.
+- A parameter named `input`, or the only other one if it is annotated with a type that stands for a whole object
+  (dataclass, msgspec.Struct, TypedDict, dict, Any, bytes, msgspec.Raw), gets the whole input.
+- Otherwise every parameter gets the field of its name; fields that no parameter names are left aside, since a step
+  without a mapping gets the job's whole input.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from stepward.agents import outcomes
+from stepward.agents.context import Context
+from stepward.agents.errors import ActionError, Permanent, RetryAfter, StepFailed, Unknown
+
+_JSON_ENCODINGS: Final = frozenset({"", outcomes.JSON})
+_UNNAMEABLE: Final = {
+    inspect.Parameter.POSITIONAL_ONLY: "is positional-only",
+    inspect.Parameter.VAR_POSITIONAL: "takes any number of arguments",
+    inspect.Parameter.VAR_KEYWORD: "takes any keyword",
+}
+
+Bind = Callable[[bytes, str], Mapping[str, Any]]
+
+
+class Action:
+    """One handler under its name."""
+
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        """Read the signature.
+
+        Raises:
+            ActionError: The function cannot be a handler.
+        """
+        if not inspect.isroutine(function):
+            raise ActionError(f"the handler of {name!r} is a {type(function).__name__}; it must be a function")
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise ActionError(f"the handler of {name!r} is a generator; it must return its output")
+        self.name = name
+        self.function = function
+        self.is_async = inspect.iscoroutinefunction(function)
+        parameters = _parameters(name, function)
+        self._context_names = tuple(one for one, kind in parameters.items() if _is_context(kind.annotation))
+        others = {one: kind for one, kind in parameters.items() if one not in self._context_names}
+        try:
+            self._bind = _binding(others)
+        except TypeError as error:
+            raise ActionError(f"the input of {name!r} cannot be read: {error}") from None
+
+    def arguments(self, data: bytes, encoding: str, context: Context) -> dict[str, Any]:
+        """The keyword arguments of a call.
+
+        Raises:
+            Permanent: The input does not fit the signature; kind INVALID_INPUT, and the message names the place.
+        """
+        try:
+            bound = self._bind(data, encoding)
+        except (msgspec.DecodeError, _WrongEncodingError) as error:
+            raise Permanent(f"the input does not fit the handler: {error}", kind=outcomes.INVALID_INPUT) from None
+        return {**bound, **dict.fromkeys(self._context_names, context)}
+
+
+class _WrongEncodingError(ValueError):
+    """The input is not JSON."""
+
+
+def _parameters(name: str, function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The parameters with their annotations resolved."""
+    try:
+        hints = typing.get_type_hints(function, include_extras=True)
+    except (NameError, TypeError) as error:
+        text = f"the annotations of the handler of {name!r} cannot be resolved ({error}); name types of the module"
+        raise ActionError(text) from None
+    found = {}
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in _UNNAMEABLE:
+            text = f"parameter {parameter.name!r} of the handler of {name!r} {_UNNAMEABLE[parameter.kind]}"
+            raise ActionError(f"{text}; every parameter must have a name that a field of the input can have")
+        found[parameter.name] = parameter.replace(annotation=hints.get(parameter.name, inspect.Parameter.empty))
+    return found
+
+
+def _alternatives(annotation: Any) -> tuple[Any, ...]:
+    """The members of a union, or the annotation alone; without what Annotated adds."""
+    if typing.get_origin(annotation) is typing.Annotated:
+        return _alternatives(typing.get_args(annotation)[0])
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return tuple(inner for one in typing.get_args(annotation) for inner in _alternatives(one))
+    return (annotation,)
+
+
+def _is_context(annotation: Any) -> bool:
+    return Context in _alternatives(annotation)
+
+
+def _stands_for_whole_input(annotation: Any) -> bool:
+    return any(_is_object(one) for one in _alternatives(annotation))
+
+
+def _is_object(annotation: Any) -> bool:
+    kind = typing.get_origin(annotation) or annotation
+    if kind is Any or kind in (bytes, msgspec.Raw) or typing.is_typeddict(kind):
+        return True
+    if not isinstance(kind, type):
+        return False
+    return (
+        issubclass(kind, msgspec.Struct | Mapping) or dataclasses.is_dataclass(kind) or hasattr(kind, "__attrs_attrs__")
+    )
+
+
+def _binding(parameters: dict[str, inspect.Parameter]) -> Bind:
+    """How the input becomes arguments.
+
+    Raises:
+        TypeError: An annotation is none that msgspec can decode.
+    """
+    if not parameters:
+        return lambda data, encoding: {}
+    if len(parameters) == 1:
+        (parameter,) = parameters.values()
+        if parameter.name == "input" or _stands_for_whole_input(parameter.annotation):
+            return _whole_input(parameter)
+    elif "input" in parameters:
+        raise TypeError("a parameter named `input` gets the whole input; beside it only a Context can stand")
+    return _fields_by_name(parameters)
+
+
+def _annotation(parameter: inspect.Parameter) -> Any:
+    return Any if parameter.annotation is inspect.Parameter.empty else parameter.annotation
+
+
+def _whole_input(parameter: inspect.Parameter) -> Bind:
+    name, annotation = parameter.name, _annotation(parameter)
+    if annotation is bytes:
+        return lambda data, encoding: {name: data}
+    if annotation is msgspec.Raw:
+        return lambda data, encoding: {name: msgspec.Raw(_json(data, encoding, b"null"))}
+    decoder = msgspec.json.Decoder(annotation)
+    # A job without input starts a handler whose fields all have defaults.
+    absent = b"{}" if any(_is_object(one) and one is not Any for one in _alternatives(annotation)) else b"null"
+    return lambda data, encoding: {name: decoder.decode(_json(data, encoding, absent))}
+
+
+def _fields_by_name(parameters: dict[str, inspect.Parameter]) -> Bind:
+    """One decoder for all parameters. Defaults stay those of the function: what is absent is not passed."""
+    fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
+    for name, parameter in parameters.items():
+        annotation = _annotation(parameter)
+        if parameter.default is inspect.Parameter.empty:
+            fields.append((name, annotation))
+        else:
+            fields.append((name, typing.Union[annotation, msgspec.UnsetType], msgspec.UNSET))  # noqa: UP007 - `|` needs types, annotations are any form
+    decoder = msgspec.json.Decoder(msgspec.defstruct("Input", fields, kw_only=True))
+
+    def bind(data: bytes, encoding: str) -> Mapping[str, Any]:
+        found = decoder.decode(_json(data, encoding, b"{}"))
+        values = {name: getattr(found, name) for name in parameters}
+        return {name: value for name, value in values.items() if value is not msgspec.UNSET}
+
+    return bind
+
+
+def _json(data: bytes, encoding: str, absent: bytes) -> bytes:
+    if encoding not in _JSON_ENCODINGS:
+        raise _WrongEncodingError(f"its encoding is {encoding!r}; only a parameter annotated `bytes` takes that")
+    return data or absent
+
+
+def outcome_of_value(value: Any) -> outcomes.Outcome:
+    """What a returned value comes to. `bytes` are opaque, `msgspec.Raw` is JSON already."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return outcomes.Succeeded(bytes(value), outcomes.BYTES)
+    try:
+        return outcomes.Succeeded(msgspec.json.encode(value))
+    except (TypeError, ValueError, RecursionError) as error:
+        text = f"the output of type {type(value).__name__} has no JSON form: {error}"
+        return outcomes.Failed(outcomes.INVALID_OUTPUT, text, retryable=False)
+
+
+def outcome_of_error(error: BaseException) -> outcomes.Outcome:
+    """What a raised exception comes to."""
+    match error:
+        case Unknown():
+            return outcomes.Unknown(error.kind, error.message)
+        case Permanent():
+            return outcomes.Failed(error.kind, error.message, retryable=False)
+        case RetryAfter():
+            return outcomes.Failed(error.kind, error.message, retry_after_ms=round(error.seconds * 1_000))
+        case StepFailed():
+            return outcomes.Failed(error.kind, error.message)
+        case _:
+            return outcomes.Failed(type(error).__name__, str(error) or type(error).__name__)

@@ -1,0 +1,78 @@
+"""Brings an agent's own definitions to the cluster before the agent takes work."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+import grpc
+
+from stepward.agents.connection import CHANNEL_OPTIONS, read_ending
+from stepward.agents.errors import DefinitionRefused
+from stepward.agents.route import Route
+from stepward.v1 import definition_pb2, definition_service_pb2
+from stepward.v1.definition_service_pb2_grpc import DefinitionServiceStub
+
+APPLY_S_MAX: Final = 10.0
+
+# What no repetition changes.
+_FINAL_REASONS: Final = frozenset({"INVALID_DEFINITION", "INVALID_ARGUMENT", "PAYLOAD_TOO_LARGE"})
+
+_log = logging.getLogger("stepward.agents.definitions")
+
+
+def read(definition: Path | str | definition_pb2.Definition) -> definition_pb2.Definition:
+    """The definition in a file, or the one that is given.
+
+    Raises:
+        DefinitionRefused: The file cannot be read; the message begins with path, line and column.
+    """
+    if isinstance(definition, definition_pb2.Definition):
+        return definition
+    # Only who brings files needs the client; it reads the same files from the command line.
+    from stepward.client.definition_file import load  # noqa: PLC0415 - not everybody needs it
+    from stepward.client.errors import DefinitionFileError  # noqa: PLC0415 - not everybody needs it
+
+    try:
+        return load(definition)
+    except DefinitionFileError as error:
+        raise DefinitionRefused(str(error)) from None
+
+
+async def apply(
+    definitions: Sequence[definition_pb2.Definition],
+    *,
+    namespace: str,
+    route: Route,
+    pause: Callable[[int], Awaitable[None]],
+) -> None:
+    """Store the definitions, each as a new version unless the newest is equal. Tries until a node takes them.
+
+    Raises:
+        DefinitionRefused: One of them breaks rules.
+    """
+    for definition in definitions:
+        request = definition_service_pb2.ApplyDefinitionRequest(namespace=namespace, definition=definition)
+        while not await _apply_once(route, request):
+            await pause(route.failed_wait_ms())
+    route.welcomed()
+
+
+async def _apply_once(route: Route, request: definition_service_pb2.ApplyDefinitionRequest) -> bool:
+    """Whether the next node has taken it."""
+    name, address = request.definition.name, route.next_address()
+    async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+        try:
+            answer = await DefinitionServiceStub(channel).ApplyDefinition(request, timeout=APPLY_S_MAX)
+        except grpc.aio.AioRpcError as failed:
+            ending = read_ending(failed)
+            if ending.reason in _FINAL_REASONS:
+                text = f"the cluster refuses definition {name!r}: {ending.message}"
+                raise DefinitionRefused(text, ending.violations) from None
+            level = logging.DEBUG if route.failures else logging.WARNING
+            _log.log(level, "definition_not_applied name=%s address=%s why=%s", name, address, ending.message)
+            return False
+    _log.info("definition_applied name=%s version=%s created=%s", name, answer.version.version, answer.created)
+    return True

@@ -1,0 +1,132 @@
+"""Puts an agent together: the session, its runner on the I/O thread, and the handlers beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import logging
+import os
+import random
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final
+
+from stepward.agents import definitions as definition_calls
+from stepward.agents.action import Action
+from stepward.agents.clock import steady_ms
+from stepward.agents.errors import AgentError
+from stepward.agents.handlers import Handlers
+from stepward.agents.route import Route
+from stepward.agents.runner import Runner
+from stepward.agents.session import EXIT_KILLED, Profile, Session
+from stepward.v1 import definition_pb2
+
+SESSION_ID_BYTES: Final = 16
+
+_log = logging.getLogger("stepward.agents.engine")
+
+
+class Engine:
+    """One run of an agent."""
+
+    def __init__(
+        self,
+        *,
+        actions: Mapping[str, Action],
+        queue: str,
+        slots: int,
+        namespace: str,
+        name: str | None,
+        definitions: Sequence[definition_pb2.Definition],
+        drain_timeout_ms: int,
+        addresses: Sequence[str],
+        on_ready: Callable[[str], None] | None,
+    ) -> None:
+        self._actions = actions
+        self._definitions = definitions
+        self._profile = Profile(
+            namespace=namespace,
+            queue=queue,
+            actions=tuple(sorted(actions)),
+            slots=slots,
+            name=name or f"{queue}@{socket.gethostname()}:{os.getpid()}",
+            library=f"stepward-python/{_version()}",
+        )
+        self._session = Session(self._profile, _new_session_id(), drain_timeout_ms=drain_timeout_ms)
+        self._route = Route(addresses, random.Random())
+        self._on_ready = on_ready
+        self._runner: Runner | None = None
+        self._drain_asked = False
+
+    async def run(self) -> int:
+        """Work until drained, with handlers on the running loop. Returns the exit code."""
+        user_loop = asyncio.get_running_loop()
+        thread = ThreadPoolExecutor(1, thread_name_prefix="stepward-io")
+        work = thread.submit(asyncio.run, self._work(user_loop))
+        work.add_done_callback(_end_if_broken)
+        thread.shutdown(wait=False)
+        ended = asyncio.wrap_future(work)
+        try:
+            return await asyncio.shield(ended)
+        except asyncio.CancelledError:
+            self.drain()
+            await ended
+            raise
+
+    async def _work(self, user_loop: asyncio.AbstractEventLoop) -> int:
+        """The whole life of the I/O thread."""
+        runner = Runner(
+            self._session,
+            self._route,
+            steady_ms=steady_ms,
+            new_session_id=_new_session_id,
+            on_ready=self._on_ready or (lambda session_id: None),
+            end_process=os._exit,
+            user_loop=user_loop,
+            prepare=self._apply_definitions,
+        )
+        handlers = Handlers(
+            self._actions,
+            slots=self._profile.slots,
+            loop=user_loop,
+            steady_ms=steady_ms,
+            on_ended=runner.handler_ended,
+            on_progress=runner.progressed,
+        )
+        self._runner = runner
+        if self._drain_asked:
+            runner.drain()
+        return await runner.run(handlers)
+
+    async def _apply_definitions(self, pause: Callable[[int], Awaitable[None]]) -> None:
+        await definition_calls.apply(
+            self._definitions, namespace=self._profile.namespace, route=self._route, pause=pause
+        )
+
+    def drain(self) -> None:
+        """Take nothing more and end. On any thread."""
+        self._drain_asked = True
+        if self._runner is not None:
+            self._runner.drain()
+
+
+def _end_if_broken(work: Future[int]) -> None:
+    """End the process if the I/O thread has failed: handlers would go on under leases that nobody renews."""
+    error = work.exception()
+    if error is not None and not isinstance(error, AgentError):
+        _log.critical("io_thread_failed; the process ends", exc_info=error)
+        os._exit(EXIT_KILLED)
+
+
+def _new_session_id() -> str:
+    return secrets.token_hex(SESSION_ID_BYTES)
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("stepward")
+    except importlib.metadata.PackageNotFoundError:
+        # Run from a checkout that is not installed.
+        return "unknown"

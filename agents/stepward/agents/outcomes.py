@@ -1,0 +1,106 @@
+"""What became of a handler, as values; `report` puts them into the contract's words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, assert_never
+
+from google.protobuf.duration_pb2 import Duration
+
+from stepward.agents.attempts import AttemptKey
+from stepward.v1 import agent_service_pb2 as wire
+from stepward.v1 import common_pb2
+
+JSON: Final = "json/utf-8"
+BYTES: Final = "application/octet-stream"
+
+# Bounds of the cluster, kept here so that what is said about a failure arrives.
+KIND_CHARS_MAX: Final = 128
+MESSAGE_BYTES_MAX: Final = 4_096
+
+INVALID_INPUT: Final = "INVALID_INPUT"
+INVALID_OUTPUT: Final = "INVALID_OUTPUT"
+RESULT_TOO_LARGE: Final = "RESULT_TOO_LARGE"
+
+
+@dataclass(frozen=True, slots=True)
+class Succeeded:
+    """The handler returned."""
+
+    output: bytes
+    encoding: str = JSON
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The attempt did not happen."""
+
+    kind: str
+    message: str
+    retryable: bool = True
+    retry_after_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Nobody can tell whether the attempt happened."""
+
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The handler has ended after it was cancelled, before its work was done."""
+
+
+Outcome = Succeeded | Failed | Unknown | Stopped
+
+
+def bounded(outcome: Outcome, *, payload_bytes_max: int) -> Outcome:
+    """The outcome, or the failure that it becomes because its output is too large to be kept.
+
+    Checked before sending: a stream would break on it, and again after every reconnection.
+    """
+    match outcome:
+        case Succeeded(output=output) if len(output) > payload_bytes_max:
+            text = (
+                f"the output has {len(output)} bytes; at most {payload_bytes_max} can be kept: "
+                "store it elsewhere and return a reference"
+            )
+            return Failed(RESULT_TOO_LARGE, text, retryable=False)
+        case _:
+            return outcome
+
+
+def report(key: AttemptKey, outcome: Outcome, *, draining: bool) -> wire.AttemptReport:
+    """The report of an outcome. `draining` is why it was stopped, if it was."""
+    ref = key.ref()
+    match outcome:
+        case Succeeded(output=output, encoding=encoding):
+            payload = common_pb2.Payload(data=output, encoding=encoding)
+            return wire.AttemptReport(attempt=ref, succeeded=wire.Succeeded(output=payload))
+        case Failed():
+            return wire.AttemptReport(attempt=ref, failed=_failed(outcome))
+        case Unknown(kind=kind, message=message):
+            unknown = wire.Unknown(kind=kind[:KIND_CHARS_MAX], message=cut(message))
+            return wire.AttemptReport(attempt=ref, unknown=unknown)
+        case Stopped():
+            return wire.AttemptReport(attempt=ref, stopped=wire.Stopped(draining=draining))
+        case _:
+            assert_never(outcome)
+
+
+def _failed(outcome: Failed) -> wire.Failed:
+    failed = wire.Failed(kind=outcome.kind[:KIND_CHARS_MAX], message=cut(outcome.message), retryable=outcome.retryable)
+    if outcome.retry_after_ms is not None:
+        retry_after = Duration()
+        retry_after.FromMilliseconds(outcome.retry_after_ms)
+        failed.retry_after.CopyFrom(retry_after)
+    return failed
+
+
+def cut(text: str, bytes_max: int = MESSAGE_BYTES_MAX) -> str:
+    """The text, cut on a character border. Lone surrogates, which UTF-8 has no bytes for, become question marks."""
+    encoded = text.encode(errors="replace")
+    return encoded[:bytes_max].decode(errors="ignore")
