@@ -1,47 +1,68 @@
 """The locustfile runs headless, counts failures of one kind as one, and judges by the exit code."""
 
-import json
+import csv
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tests.loadtest.stand import ROOT, stand
 
 
-def locust(host: str, folder: Path, *options: str) -> tuple[int, list[dict[str, Any]], str]:
-    """A few seconds of locust; its exit code, its statistics and what it printed."""
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """A few seconds of locust."""
+
+    code: int
+    output: str
+    stats: list[dict[str, str]]
+    failures: list[dict[str, str]]
+
+
+def locust(host: str, folder: Path, *options: str) -> Ended:
+    """Run it against a server."""
     command = [sys.executable, "-m", "locust", "-f", "loadtest/locustfile.py", "--headless", "--only-summary"]
-    command += ["-u", "4", "-r", "4", "-t", "3s", "--host", host, "--json-file", str(folder / "stats"), *options]
+    command += ["-u", "4", "-r", "4", "-t", "3s", "--host", host, "--csv", str(folder / "locust"), *options]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    return ended.returncode, json.loads((folder / "stats.json").read_text()), ended.stdout + ended.stderr
+    return Ended(
+        code=ended.returncode,
+        output=ended.stdout + ended.stderr,
+        stats=rows(folder / "locust_stats.csv"),
+        failures=rows(folder / "locust_failures.csv"),
+    )
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    """A CSV file by its columns."""
+    return list(csv.DictReader(path.read_text().splitlines()))
 
 
 def test_jobs_run_to_their_end(tmp_path: Path) -> None:
     """Submit and wait, a few users at once."""
     with stand(tmp_path) as (server, _):
-        code, stats, output = locust(server.address, tmp_path)
+        ended = locust(server.address, tmp_path)
+    total = ended.stats[-1]
 
-    assert code == 0, output
-    assert [entry["name"] for entry in stats] == ["RunJob"]
-    assert stats[0]["num_requests"] > 4
-    assert stats[0]["num_failures"] == 0
+    assert ended.code == 0, ended.output
+    assert [row["Name"] for row in ended.stats] == ["RunJob", "Aggregated"]
+    assert int(total["Request Count"]) > 4
+    assert total["Failure Count"] == "0"
 
 
 def test_threshold_decides_over_the_exit_code(tmp_path: Path) -> None:
     """No job ends within a millisecond."""
     with stand(tmp_path) as (server, _):
-        code, _, output = locust(server.address, tmp_path, "--p99-ms-max", "1")
+        ended = locust(server.address, tmp_path, "--p99-ms-max", "1")
 
-    assert code == 1
-    assert "99th percentile" in output
+    assert ended.code == 1
+    assert "99th percentile" in ended.output
 
 
 def test_failures_are_counted_by_kind(tmp_path: Path) -> None:
     """Nobody listens there: one kind of failure, whatever gRPC's message says."""
-    code, stats, output = locust("127.0.0.1:1", tmp_path)
+    ended = locust("127.0.0.1:1", tmp_path)
 
-    assert code == 1
-    assert stats[0]["num_failures"] == stats[0]["num_requests"] > 0
-    assert "100.00% of the jobs failed" in output
-    assert "CallFailedError('Unreachable')" in output
+    assert ended.code == 1
+    assert "100.00% of the jobs failed" in ended.output
+    assert [row["Error"] for row in ended.failures] == ["CallFailedError('Unreachable')"]
+    assert ended.failures[0]["Occurrences"] == ended.stats[-1]["Request Count"]
