@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import random
 from importlib import metadata
@@ -94,13 +95,12 @@ class Node:
         self._counters = observe.Counters()
         self._clock = SystemClock()
         self._fatal: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        store = CountedStore(config.data, self._counters)
-        try:
+        with contextlib.ExitStack() as opened:
+            store = CountedStore(config.data, self._counters)
+            opened.callback(store.close)
             self.identity: Identity = open_identity(store)
             self._shard = self._make_shard(store)
-        except Exception:
-            store.close()
-            raise
+            opened.pop_all()
         self._supervisor: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
         self._gateway = self._make_gateway()
