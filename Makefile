@@ -8,6 +8,7 @@
 #   make env        the environment to work in, in .venv
 #   make format     format, and fix what can be fixed by rule
 #   make protos     regenerate the Python code of the contract; then `make baseline` when the change is meant
+#   make docs       write docs/trip.md anew, from a run of the demo
 #   make bench      measure; BENCH="--help" shows how
 #   make clean      remove the environments and what tools left behind
 
@@ -22,7 +23,7 @@ BENCH ?=
 # Root tests are asked for when this is root; otherwise pytest's summary says what was left out.
 ROOT_FLAG := $(if $(filter 0,$(shell id -u)),--root)
 
-.PHONY: demo env test check format-check lint types protos-fresh buf tests-all format protos baseline bench clean
+.PHONY: demo env test check format-check lint types protos-fresh buf tests-all format protos baseline docs bench clean
 
 demo: $(VENV)/.stamp-server
 	$(BIN)/stepward demo
@@ -68,6 +69,9 @@ protos: $(GEN)/.stamp
 # Says: from here on, this is the contract. What `buf breaking` refuses is not repaired by this.
 baseline: env
 	$(BIN)/buf build --as-file-descriptor-set --exclude-source-info --output proto/baseline.binpb
+
+docs: $(VENV)/.stamp-server
+	$(BIN)/stepward demo --fast --docs docs
 
 bench: env
 	$(BIN)/python -m loadtest.bench $(BENCH)

@@ -116,7 +116,9 @@ def describe(step: Step, job: Job, now: datetime, agents: Mapping[str, Agent] | 
         case StepState.RETRY_WAIT | StepState.UNDO_RETRY_WAIT:
             undo = "undo " if step.state is StepState.UNDO_RETRY_WAIT else ""
             return f"{undo}{_attempt(step)} failed{_why(step)}{_due(step, now)}"
-        case StepState.SUCCEEDED | StepState.SKIPPED | StepState.CANCELLED:
+        case StepState.SUCCEEDED:
+            return "succeeded"
+        case StepState.SKIPPED | StepState.CANCELLED:
             return step.state.lower() + (", but may have happened" if step.maybe_done else "")
         case StepState.COMPENSATED:
             return "undone"

@@ -20,11 +20,13 @@ FILE = "trip.md"
 
 RECORD_COLUMNS = ("second", "call", "key", "token", "attempt", "agent's pid", "effect", "answer")
 
+TTL = f"{SESSION_TTL_MS / 1000:g} s"
+
 INTRODUCTION = f"""\
 # Three trips, batch by batch
 
-This page was written by `stepward demo --docs docs`: it is what a real run did, not what it should do. `make docs`
-writes it anew.
+This page was written by `stepward demo --fast --docs docs`: it is what a real run did, not what it should do.
+`make docs` writes it anew.
 
 A trip books a flight, then a hotel and a car side by side, then sends the receipt. Flight, hotel and car can be undone.
 Two agents do the work; the bookings are made by a travel service, a process of its own, which records every call.
@@ -33,13 +35,14 @@ How to read the tables:
 
 - A **batch** is what the leader decided in one go and wrote to disk before anything followed from it. Rows without a
   number belong to the batch above. Batches that are missing here held heartbeats, or other jobs.
-- A **token** is the number of an assignment. It only ever grows, so whoever compares tokens knows which attempt is the
-  newer. All assignments of one batch share it.
-- **timer** is what that event set: how long until the retry, the time limit or the deadline.
+- A **token** is the number of an assignment: 2^48 for the cluster's incarnation, which a restore raises, plus the
+  number of its batch. It only ever grows, so whoever compares tokens knows which attempt is the newer.
+- **timer** is what that event set: how long until the retry, or until the time limit of the step.
 - **StepOffered** is the moment at which the work goes to an agent. A handler that ends within half a second reports its
-  start and its outcome together; one that takes longer says in between that it has started (`StepStarted`).
-- An agent's **lease** here lasts {SESSION_TTL_MS / 1000:g} s from its last heartbeat that was answered. Nobody else
-  gets its work before that time, a third more, and a grace have passed, so that the agent always knows first.
+  start and its outcome together; one that takes longer says in between that it has started (`StepStarted`). An offer
+  without any word is asked about after {TTL}.
+- An agent's **lease** here lasts {TTL} from its last heartbeat that was answered. Nobody else gets its work before
+  that time, a third more, and a grace have passed, so that the agent always knows first.
 """
 
 LESSONS = {

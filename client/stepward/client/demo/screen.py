@@ -20,6 +20,10 @@ from stepward.client.values import Agent, HistoryEvent, Job
 # Wide enough for a line of the history; a pipe has no width of its own.
 PIPE_WIDTH = 180
 
+# A terminal that is narrower shows the columns that tell the story, and cuts what does not fit.
+NARROW_WIDTH = 130
+NARROW_COLUMNS = ("batch", "second", "what", "step", "agent", "detail")
+
 HISTORY_COLUMNS = ("batch", "second", "what", "step", "attempt", "token", "agent", "timer", "detail")
 
 
@@ -45,8 +49,15 @@ class Screen:
 
     def history(self, journey: Journey) -> None:
         """What happened, as a table."""
-        table = Table(*HISTORY_COLUMNS, box=SIMPLE, pad_edge=False)
-        for row in history_rows(journey):
+        wanted = NARROW_COLUMNS if self._console.width < NARROW_WIDTH else HISTORY_COLUMNS
+        rows = history_rows(journey)
+        table = Table(box=SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
+        columns = {name: [row[place] for row in rows] for place, name in enumerate(HISTORY_COLUMNS) if name in wanted}
+        for name, cells in columns.items():
+            # The detail alone is cut where there is no room.
+            width = None if name == "detail" else max(map(len, (name, *cells)))
+            table.add_column(name, no_wrap=True, overflow="ellipsis", min_width=width)
+        for row in zip(*columns.values(), strict=True):
             table.add_row(*row)
         self._console.print(table)
 
