@@ -17,6 +17,10 @@ from stepward.client.demo.verdict import Finding
 from stepward.client.tree import describe, plain, render_tree, rich_text
 from stepward.client.values import Agent, HistoryEvent, Job
 
+# What a table takes beside its cells: a space after each column, and rich's frame, which is blank here.
+PADDING = 1
+FRAME = 1
+
 # Wide enough for a line of the history; a pipe has no width of its own.
 PIPE_WIDTH = 180
 
@@ -51,12 +55,14 @@ class Screen:
         """What happened, as a table."""
         wanted = NARROW_COLUMNS if self._console.width < NARROW_WIDTH else HISTORY_COLUMNS
         rows = history_rows(journey)
-        table = Table(box=SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
+        table = Table(box=SIMPLE, pad_edge=False, padding=(0, PADDING, 0, 0))
         columns = {name: [row[place] for row in rows] for place, name in enumerate(HISTORY_COLUMNS) if name in wanted}
-        for name, cells in columns.items():
-            # The detail alone is cut where there is no room.
-            width = None if name == "detail" else max(map(len, (name, *cells)))
-            table.add_column(name, no_wrap=True, overflow="ellipsis", min_width=width)
+        widths = {name: max(map(len, (name, *cells))) for name, cells in columns.items()}
+        # The detail alone is cut where there is no room.
+        room = self._console.width - sum(widths.values()) + widths["detail"] - (PADDING + FRAME) * len(widths) - FRAME
+        widths["detail"] = max(len("detail"), min(widths["detail"], room))
+        for name, width in widths.items():
+            table.add_column(name, no_wrap=True, overflow="ellipsis", width=width)
         for row in zip(*columns.values(), strict=True):
             table.add_row(*row)
         self._console.print(table)
