@@ -183,6 +183,15 @@ def test_no_pipe_is_made() -> None:
     assert len(list(OPEN_FILES.iterdir())) == before
 
 
+def test_pysyncobj_does_not_compact_when_time_passes() -> None:
+    """By default it does so after five minutes."""
+    replica = toy.start(toy.new_store())
+    for minute in range(20):
+        replica.step(toy.at(minute * 60_000), toy.proposals(toy.Add()))
+
+    assert len(replica._journal) == 23
+
+
 def test_vote_for_itself_is_durable_before_it_is_asked_for() -> None:
     """A candidate that forgets its own vote could vote twice in one term."""
     replica = toy.start(toy.new_store(), kind=toy.PeeredReplica)

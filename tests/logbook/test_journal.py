@@ -89,6 +89,16 @@ def test_conflicting_tail_is_replaced(store: Store) -> None:
     assert toy.journal(store)[-1] == (b"\x00better", 4, 2)
 
 
+def test_truncated_bytes_do_not_count() -> None:
+    journal = filled(toy.new_store(), 3, bytes_max=1_000)
+    for _ in range(20):
+        journal.add(bytes(900), 4, 1)
+        journal.deleteEntriesFrom(3)
+    journal.compact()
+
+    assert indices(journal) == [1, 2, 3]
+
+
 def test_applied_entries_are_never_truncated(store: Store) -> None:
     """Where pysyncobj only logs it. Rows cannot be taken back."""
     journal = filled(store, 5)

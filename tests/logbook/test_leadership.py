@@ -6,6 +6,7 @@ from stepward.server.core import rows
 from stepward.server.logbook import batch as batches
 from stepward.server.logbook import engine
 from stepward.server.logbook.errors import ReplicaStopped
+from stepward.server.logbook.outbox import ReplicaLimits
 from stepward.server.store import facts
 from tests.logbook import toy
 from tests.logbook.toy import Add, Ask, Counted, answers, at, proposals, reasons
@@ -72,6 +73,43 @@ def test_nothing_is_answered_before_a_majority_has_it() -> None:
     replica.peer.acknowledge()
 
     assert answers(replica.step(at(750), [])) == {0: Counted(1, 2)}
+
+
+def test_proposal_leaves_in_its_step() -> None:
+    """Waiting for the next heartbeat would be most of the time that a command takes."""
+    replica = leading()
+    replica.sent.clear()
+    replica.step(at(730), proposals(Add()))
+
+    assert [entry[0] for message in replica.sent for entry in message["entries"]] == [replica._journal[-1][0]]
+
+
+def test_large_batch_travels_in_one_piece() -> None:
+    """What is larger than its limit pysyncobj cuts into pieces that followers cannot put together."""
+    replica = leading()
+    replica.sent.clear()
+    replica.step(at(730), proposals(Add(rows_written=70, row_bytes=100_000)))
+
+    assert [entry[0] for message in replica.sent for entry in message["entries"]] == [replica._journal[-1][0]]
+    assert len(replica._journal[-1][0]) > 7_000_000
+
+
+def test_peer_that_is_too_far_behind_does_not_hold_up_the_step() -> None:
+    """It is told so again and again until time has passed; here time passes by looking at the clock."""
+    replica = leading()
+    for ms in range(1_000):
+        replica.step(at(730 + ms), proposals(Add()))
+        replica.peer.acknowledge()
+    replica._limits = ReplicaLimits(journal_entries_max=10)
+    replica._journal._entries_max = 10
+    for ms in range(1_730, 1_750):
+        replica.step(at(ms), [])
+        replica.peer.acknowledge()
+    replica.sent.clear()
+    replica.peer.say(type="next_node_idx", next_node_idx=1, reset=True, success=False)
+    replica.step(at(1_900), [])
+
+    assert 0 < len(replica.sent) < 1_000
 
 
 def test_commands_gather_while_a_batch_travels() -> None:
@@ -180,11 +218,12 @@ def test_own_batch_that_is_skipped_closes_the_epoch() -> None:
     """Somebody else's batch has its place: what this leader holds in memory is not what the rows say."""
     replica = leading()
     replica.step(at(730), proposals(Add()))
+    replica.step(at(735), [one._replace(token="waiting") for one in proposals(Add())])
     overtake(replica, epoch=5)
     replica.peer.acknowledge()
     outbox = replica.step(at(740), [])
 
-    assert reasons(outbox.answers) == {0: "COMMIT_UNKNOWN"}
+    assert reasons(outbox.answers) == {0: "COMMIT_UNKNOWN", "waiting": "NOT_LEADER"}
     assert not outbox.standing.leads
 
 

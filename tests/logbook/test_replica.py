@@ -204,6 +204,29 @@ def test_batch_that_came_out_too_large_is_decided_again_for_fewer() -> None:
     assert len(outboxes) <= 4
 
 
+def test_after_a_batch_that_was_too_large_fewer_are_tried() -> None:
+    """Deciding again is work for nothing, so it does not happen with every batch; and it is forgotten soon."""
+    tried: list[int] = []
+
+    def decide(reader: Reader, commands: Sequence[Command], moment: Moment, /) -> Decision:
+        tried.append(len(commands))
+        return toy.decide(reader, commands, moment)
+
+    limits = ReplicaLimits(gathered_bytes_max=10_000, commands_max=64)
+    replica = toy.start(toy.new_store(), limits=limits, decider=decide)
+    replica.step(at(0), proposals(*[Add(rows_written=1, row_bytes=1_000)] * 32))
+    assert tried == [32, 16, 8]
+    replica.step(at(0), [])
+    assert tried[3:] == [16, 8]
+    while replica._waiting:
+        replica.step(at(0), [])
+    replica.step(at(0), proposals(*[Add()] * 60))
+    replica.step(at(0), [])
+    replica.step(at(0), [])
+
+    assert tried[-2:] == [32, 28]
+
+
 @pytest.mark.parametrize(
     ("row_bytes", "reasons"),
     # Above what is gathered, but below what can be written: alone it goes through. A header of 100 bytes is around it.

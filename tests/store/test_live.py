@@ -133,6 +133,27 @@ def test_deleted_row_is_gone_from_both_generations() -> None:
     assert live.get(b"Pa") is None
 
 
+def test_deleted_definition_is_gone() -> None:
+    store = AskedStore()
+    live = LiveRows(store)
+    put(store, live, {b"Chash": rows.DefinitionBody("name", (), b"", b"")})
+    store.apply([], [b"Chash"])
+    live.applied({b"Chash": None})
+
+    assert live.get(b"Chash") is None
+
+
+def test_session_without_assignments_leaves_nothing_behind() -> None:
+    live = LiveRows(MemoryStore())
+    grant = rows.Assignment(undo=False, start=rows.StartMode.ON_OFFER, offered_led_ms=1)
+    for token in range(10):
+        key = keys.assignment(f"session-{token}", token, "1-j", 0)
+        live.applied({key: grant})
+        live.applied({key: None})
+
+    assert live._assignments == {}
+
+
 def test_cache_of_a_new_epoch_starts_from_rows() -> None:
     """Assignments are derived from rows, so what an earlier leader's memory held does not matter."""
     store = MemoryStore()

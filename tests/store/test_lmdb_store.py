@@ -1,5 +1,6 @@
 """What only a store on disk can do wrong: directories, locks, threads, full disks."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -43,6 +44,8 @@ def test_second_opening_is_refused(tmp_path: Path) -> None:
 
 
 def test_other_process_is_named(tmp_path: Path) -> None:
+    # Left behind by a process with a longer number.
+    (tmp_path / "node.lock").write_text("12345678901")
     LmdbStore(tmp_path, create=True).close()
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLDER, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -120,8 +123,30 @@ def test_file_that_is_no_data_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "data.mdb").write_bytes(b"something else" * 1_000)
     with pytest.raises(StoreCorrupt):
         LmdbStore(tmp_path)
+    # The refusal lets go of the directory, so the next one says the same.
+    with pytest.raises(StoreCorrupt):
+        LmdbStore(tmp_path)
 
     assert (tmp_path / "data.mdb").read_bytes().startswith(b"something else")
+
+
+def test_names_of_new_folders_are_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder whose name is not flushed may be gone after a power cut, with everything in it."""
+    flushed: set[str] = set()
+
+    def fsync(descriptor: int) -> None:
+        flushed.add(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    LmdbStore(tmp_path / "a" / "b", create=True).close()
+
+    assert flushed == {str(tmp_path), str(tmp_path / "a"), str(tmp_path / "a" / "b")}
+
+
+def test_data_is_for_its_owner_only(tmp_path: Path) -> None:
+    LmdbStore(tmp_path, create=True).close()
+
+    assert (tmp_path / "data.mdb").stat().st_mode & 0o777 == 0o600
 
 
 def test_closing_twice(tmp_path: Path) -> None:

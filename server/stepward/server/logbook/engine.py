@@ -34,6 +34,8 @@ _ELECTION_MIN: Final = 0.3
 _ELECTION_MAX: Final = 0.6
 _APPEND_PERIOD: Final = 0.05
 _LEADER_FALLBACK: Final = 1.0
+# How much later each reading of the clock is. Small beside all of the above, and not so small that waiting takes long.
+_READING: Final = 1e-4
 # From this size on pysyncobj cuts a command into pieces, which is broken. Batches stay far below.
 _CHUNKING_BYTES: Final = 16 << 20
 
@@ -65,17 +67,17 @@ def check_version(version: str, library: Any, globals_: Any) -> None:
 
 
 class _Clock:
-    """The monotonic clock that pysyncobj reads: it stands still within a tick, but for a microsecond a reading.
+    """The monotonic clock that pysyncobj reads: it stands still within a tick, but for a little at each reading.
 
     The host's steady clock counts suspension, which CLOCK_MONOTONIC_RAW does not. And time that comes in as an argument
-    can be simulated. pysyncobj's send loop waits for time to pass; hence the microsecond.
+    can be simulated. pysyncobj sends to a peer that is too far behind until time has passed; hence the little.
     """
 
     def __init__(self) -> None:
         self.seconds = 0.0
 
     def __call__(self) -> float:
-        self.seconds += 1e-6
+        self.seconds += _READING
         return self.seconds
 
 

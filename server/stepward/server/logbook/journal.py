@@ -29,8 +29,6 @@ Entry = tuple[bytes, int, int]  # command, index, term: pysyncobj's order
 
 # Deleted at once, so that compaction never shows up as a pause.
 _DELETED_MAX: Final = 256
-# pysyncobj reads the entry before the one that it sends next.
-_ENTRIES_MIN: Final = 2
 
 _FIRST_INDEX: Final = 1
 _NO_OP: Final = b"\x01"
@@ -99,7 +97,8 @@ class StoreJournal(Journal):  # type: ignore[misc]  # pysyncobj has no types
         # An eighth below the bounds, so that this happens now and then, not with every batch.
         entries_goal, bytes_goal = self._entries_max * 7 // 8, self._bytes_max * 7 // 8
         left, count = self._bytes, 0
-        droppable = min(_DELETED_MAX, len(self._entries) - _ENTRIES_MIN, self._applied - self._entries[0][1] - 1)
+        # pysyncobj checks what it sends next against the entry before it, so the one before the last applied stays.
+        droppable = min(_DELETED_MAX, self._applied - self._entries[0][1] - 1)
         while count < droppable and (len(self._entries) - count > entries_goal or left > bytes_goal):
             left -= len(self._entries[count][0])
             count += 1

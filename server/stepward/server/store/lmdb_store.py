@@ -104,6 +104,7 @@ class LmdbStore(_Reading):
     def __init__(
         self, directory: Path, *, map_bytes: int = MAP_BYTES_DEFAULT, durable: bool = True, create: bool = False
     ) -> None:
+        made = [folder for folder in (directory, *directory.parents) if not folder.exists()] if create else []
         if create:
             directory.mkdir(parents=True, exist_ok=True)
         elif not (directory / _DATA_FILE).exists():
@@ -118,7 +119,7 @@ class LmdbStore(_Reading):
         rows, facts, self._entries = (self._environment.open_db(name) for name in (b"rows", b"facts", b"entries"))
         super().__init__(self._writing, rows, facts)
         if create and durable:
-            _flush_names(directory)
+            _flush_names([directory, *(folder.parent for folder in made)])
 
     def _open(self, map_bytes: int) -> Any:
         try:
@@ -127,6 +128,8 @@ class LmdbStore(_Reading):
                 map_size=map_bytes,
                 max_dbs=3,
                 max_readers=_READERS_MAX,
+                # Payloads may be nobody else's business.
+                mode=0o600,
                 sync=self._durable,
                 metasync=self._durable,
                 # Read-ahead fetches pages that nobody asked for once the data is larger than memory.
@@ -200,9 +203,7 @@ class LmdbStore(_Reading):
 
     def close(self) -> None:
         """See `interface.Store`."""
-        if self._write is not None:
-            self._write.abort()
-            self._write = None
+        # Ends the write transaction, too.
         self._environment.close()
         self._lock.release()
 
@@ -223,9 +224,9 @@ def _taking() -> Iterator[None]:
         raise StoreFailed(f"the store did not take a write: {error}") from error
 
 
-def _flush_names(directory: Path) -> None:
-    """Make the names of new files durable: LMDB flushes what is in them, not that they are there."""
-    for folder in (directory, directory.parent):
+def _flush_names(folders: Iterable[Path]) -> None:
+    """Make the names in these folders durable: LMDB flushes what is in its files, not that they are there."""
+    for folder in folders:
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
