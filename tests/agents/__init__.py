@@ -1,0 +1,1 @@
+"""Tests of the agents' portion: the pure session by tables and transcripts, the rest against a stub server."""

@@ -1,0 +1,212 @@
+"""Streams and sessions: hello, digests, resuming, and what a session's end leaves behind."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from stepward.agents.attempts import AttemptKey, held_digest
+from stepward.agents.outcomes import Stopped
+from stepward.v1 import agent_service_pb2 as wire
+from tests.agents.played import KILL_GRACE_MS, ON_ACCEPT, TTL_MS, Played, offer
+
+
+def test_digest_is_the_one_of_the_contract() -> None:
+    """The first 8 bytes of the SHA-256 of the sorted lines "job/step/token", as a big-endian number."""
+    keys = [AttemptKey("0-b", "hotel", 7), AttemptKey("0-a", "flight", 12)]
+    expected = hashlib.sha256(b"0-a/flight/12\n0-b/hotel/7").digest()[:8]
+
+    assert held_digest(keys) == int.from_bytes(expected, "big")
+    assert held_digest([]) == int.from_bytes(hashlib.sha256(b"").digest()[:8], "big")
+
+
+def test_hello_comes_first_and_alone() -> None:
+    """Everything else follows the welcome, reports too."""
+    played = Played()
+    played.open()
+    played.offer("flight", 7)
+    played.lose_stream()
+    played.connect()
+    assert played.ended("flight", 7) == ["hello session-1 held=[flight#7]"]
+    assert played.passes(1_000) == []
+    played.welcome()
+
+    assert played.out() == ["report succeeded flight#7"]
+
+
+def test_session_is_resumed_under_its_name() -> None:
+    played = Played()
+    played.open()
+    played.lose_stream()
+    played.connect()
+
+    assert played.out() == ["hello session-1 held=[]"]
+
+
+def test_heartbeat_shows_what_is_held() -> None:
+    """Received, and outcome not yet acknowledged; not what was refused."""
+    played = Played(slots=3)
+    played.open()
+    played.offers(offer("runs", 7), offer("ended", 7), offer("asks", 7, start=ON_ACCEPT), offer("refused", 7))
+    played.ended("ended", 7)
+    held = [AttemptKey("0-job", step, 7) for step in ("asks", "ended", "runs")]
+    played.passes(TTL_MS // 6)
+    heartbeat = [one.heartbeat for one in played.messages if one.WhichOneof("message") == "heartbeat"][-1]
+
+    assert heartbeat.held_digest == held_digest(held)
+    assert heartbeat.busy_slots == 2
+    assert not heartbeat.held
+    assert not heartbeat.held_is_complete
+
+
+def test_whole_list_goes_with_the_next_heartbeat_when_asked_for() -> None:
+    played = Played()
+    played.open()
+    played.offer("flight", 7)
+    played.passes(TTL_MS // 6, acknowledged=False)
+    played.acknowledge(send_held=True)
+    played.passes(TTL_MS // 6, acknowledged=False)
+    asked = played.heartbeats[-1]
+    played.acknowledge()
+    played.passes(TTL_MS // 6, acknowledged=False)
+
+    assert [one.step_id for one in asked.held] == ["flight"]
+    assert asked.held_is_complete
+    assert not played.heartbeats[-1].held_is_complete
+
+
+def test_redirect_leads_to_another_node() -> None:
+    """The session stays."""
+    played = Played()
+    played.open()
+    played.session.received(played.now_ms, wire.WorkResponse(redirect=wire.Redirect(addresses=["b:1", "c:1"])))
+
+    assert played.out() == ["change node b:1 c:1"]
+
+
+def test_message_of_a_newer_protocol_is_passed_over() -> None:
+    played = Played()
+    played.open()
+    played.session.received(played.now_ms, wire.WorkResponse())
+
+    assert played.out() == []
+
+
+def over(played: Played) -> list[str]:
+    """The node refuses the hello of the session, and the process opens another one."""
+    played.lose_stream()
+    played.connect()
+    played.out()
+    played.lose_stream()
+    played.session.session_over(played.now_ms, "session-2")
+    played.generation = 0
+    return played.out()
+
+
+def test_session_that_is_over_is_followed_by_a_new_one() -> None:
+    played = Played()
+    played.open()
+    over(played)
+    played.connect()
+
+    assert played.out() == ["hello session-2 held=[]"]
+
+
+def test_what_ran_under_an_ended_session_has_lost_its_lease() -> None:
+    """The rules for lost leases hold: idempotent handlers may go on for a TTL, others are cancelled at once."""
+    played = Played()
+    played.open()
+    played.offers(offer("flight", 7), offer("charge", 7, idempotent=False))
+
+    assert over(played) == ["lease lost flight#7", "lease lost charge#7", "cancel charge#7 LEASE_LOST"]
+    assert played.open() == []
+    played.ended("charge", 7, Stopped())
+    assert "cancel flight#7 LEASE_LOST" not in played.passes(TTL_MS - 50)
+    assert "cancel flight#7 LEASE_LOST" in played.passes(50)
+
+
+def test_new_session_does_not_save_the_handlers_of_the_old_one() -> None:
+    """Its lease is not theirs: the process ends if they do not stop."""
+    played = Played()
+    played.open()
+    played.offer("charge", 7, idempotent=False)
+    over(played)
+    played.open()
+
+    assert "end process 70" not in played.passes(KILL_GRACE_MS - 50)
+    assert "end process 70" in played.passes(50)
+
+
+def test_outcome_of_an_ended_session_is_reported_by_the_new_one() -> None:
+    """With the old reference; it is answered STALE_TOKEN, kept as an observation, and done with."""
+    played = Played()
+    played.open()
+    played.offer("flight", 7)
+    over(played)
+    played.open()
+
+    assert played.ended("flight", 7) == ["report succeeded flight#7"]
+    assert played.answer("flight", 7, "STALE_TOKEN") == []
+    played.lose_stream()
+    assert played.open() == []
+
+
+def test_outcome_that_waits_survives_the_end_of_its_session() -> None:
+    played = Played()
+    played.open()
+    played.offer("flight", 7)
+    played.lose_stream()
+    played.ended("flight", 7)
+    played.session.session_over(played.now_ms, "session-2")
+    played.generation = 0
+    assert played.session.held == []
+
+    assert played.open() == ["report succeeded flight#7"]
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_what_has_not_started_under_an_ended_session_never_starts(recorded: bool) -> None:
+    """An agent starts only what belongs to its current session."""
+    played = Played()
+    played.open()
+    played.offer("charge", 7, start=ON_ACCEPT)
+    if recorded:
+        played.passes(TTL_MS, acknowledged=False)
+        played.answer("charge", 7)
+    over(played)
+
+    assert played.open() == ["report refused charge#7 handed_back"]
+    assert played.passes(1_000) == []
+
+
+def test_session_that_was_forgotten_is_not_taken_for_a_resumed_one() -> None:
+    """A generation that does not rise: the hello has made a new session of the same name."""
+    played = Played()
+    played.open()
+    played.lose_stream()
+    played.open()
+    played.offer("charge", 7, idempotent=False)
+    played.lose_stream()
+    played.connect()
+    played.out()
+    played.welcome(generation=1)
+
+    assert played.out() == ["lease lost charge#7", "cancel charge#7 LEASE_LOST"]
+    played.acknowledge()
+    assert played.offer("hotel", 8) == ["start hotel#8"]
+
+
+def test_lease_of_a_recreated_session_counts_from_its_hello() -> None:
+    played = Played()
+    played.open()
+    played.lose_stream()
+    played.connect()
+    played.out()
+    played.now_ms += TTL_MS - 1
+    played.welcome(generation=1)
+    played.out()
+    assert played.offer("flight", 7) == ["start flight#7"]
+    played.now_ms += 1
+
+    assert played.offer("hotel", 7) == []
