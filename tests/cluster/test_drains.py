@@ -1,6 +1,5 @@
 """Agents are asked to end (SIGTERM) while they work: they hand back what has not begun, and finish or stop the rest."""
 
-import asyncio
 import random
 import time
 from pathlib import Path
@@ -10,7 +9,7 @@ import pytest
 from stepward.client import AsyncClient, JobState
 from stepward.client.definition_file import loads
 from tests.cluster.rig import SESSION_TTL_MS, Rig, until
-from tests.cluster.traffic import Traffic, agents_connect, drawn_seed
+from tests.cluster.traffic import Traffic, agents_connect, agents_drain, drawn_seed
 
 TRIPS = 40
 SLOW_MS = 50
@@ -133,7 +132,8 @@ async def test_second_signal_ends_at_once(tmp_path: Path) -> None:
             submitted = await client.submit("trip", slow)
             await until(lambda: rig.calls() > 0, seconds_max=10, what="the flight is being booked")
             agent.terminate()
-            await asyncio.sleep(0)
+            # Two signals that come together are one to the system.
+            await agents_drain(client, 1)
             agent.terminate()
             await until(lambda: not agent.running, seconds_max=10, what="the agent has ended")
             rig.start_agent("agent-2")

@@ -50,13 +50,7 @@ class Round:
         async with asyncio.timeout(60):
             await submitting
         jobs = await self._traffic.ended(seconds_max=60)
-        acknowledged = [jobs[job_id] for job_id in self._traffic.acknowledged]
-        self.unfinished = sum(
-            job.submitted_at is not None
-            and job.submitted_at < killed_at
-            and (job.ended_at is None or job.ended_at > killed_at)
-            for job in acknowledged
-        )
+        self.unfinished = self._traffic.unfinished_at(killed_at, jobs)
 
 
 async def kill_rounds(folder: Path, rounds: int, chance: random.Random) -> None:

@@ -4,10 +4,12 @@ import asyncio
 import itertools
 import random
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from stepward.client import AsyncClient, Job, JobState
-from stepward.client.values import HistoryEvent
+from stepward.client.values import Agent, HistoryEvent
 from tests.cluster.rig import LOOK_EVERY_S
 
 # One trip in so many cannot be made, and one in so many needs a second try.
@@ -70,6 +72,16 @@ class Traffic:
             assert time.monotonic() < ends_at, f"{len(open_ids)} jobs have not ended: {states}"
             await asyncio.sleep(LOOK_EVERY_S * 5)
 
+    def unfinished_at(self, moment: datetime, jobs: dict[str, Job]) -> int:
+        """How many acknowledged jobs had been submitted and had not ended at a moment: what a fault then hit."""
+        acknowledged = [jobs[job_id] for job_id in self.acknowledged]
+        return sum(
+            job.submitted_at is not None
+            and job.submitted_at < moment
+            and (job.ended_at is None or job.ended_at > moment)
+            for job in acknowledged
+        )
+
     def wrong_ends(self, jobs: dict[str, Job]) -> dict[str, str]:
         """Acknowledged jobs that ended otherwise than they must."""
         return {
@@ -98,12 +110,24 @@ async def agents_connect(client: AsyncClient, count: int, *, seconds_max: float 
     Raises:
         AssertionError: They were not there in time.
     """
+    await _agents_are(client, count, seconds_max, "connected", lambda agent: agent.connected and not agent.draining)
+
+
+async def agents_drain(client: AsyncClient, count: int, *, seconds_max: float = 10.0) -> None:
+    """Wait until so many agents have said that they take nothing more.
+
+    Raises:
+        AssertionError: They had not in time.
+    """
+    await _agents_are(client, count, seconds_max, "draining", lambda agent: agent.draining)
+
+
+async def _agents_are(
+    client: AsyncClient, count: int, seconds_max: float, what: str, wanted: Callable[[Agent], bool]
+) -> None:
     ends_at = time.monotonic() + seconds_max
-    while True:
-        there = [agent.name async for agent in client.agents() if agent.connected and not agent.draining]
-        if len(there) >= count:
-            return
-        assert time.monotonic() < ends_at, f"{len(there)} of {count} agents connected within {seconds_max:.0f} s"
+    while (there := len([agent async for agent in client.agents() if wanted(agent)])) < count:
+        assert time.monotonic() < ends_at, f"{there} of {count} agents {what} within {seconds_max:.0f} s"
         await asyncio.sleep(LOOK_EVERY_S)
 
 
