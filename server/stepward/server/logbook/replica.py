@@ -57,6 +57,16 @@ class _InFlight(NamedTuple):
     answers: Sequence[Answered]
 
 
+class _Gathered(NamedTuple):
+    """Waiting commands, decided, and the batch that they would make. `misfit` says why nobody could write it."""
+
+    proposals: Sequence[Proposal]
+    decision: Decision
+    batch: Batch
+    encoded: bytes
+    misfit: Rejection | None
+
+
 class Replica:
     """The replica of one node in one shard.
 
@@ -232,42 +242,52 @@ class Replica:
             self._refuse_waiting(Rejection(Reason.DISK_FULL, message))
             return
         moved = clocks.advance(self._head, steady_ms=now.steady_ms, wall_ms=now.wall_ms)
-        gathered, decision, batch, encoded = self._gather(self._live, now, moved)
+        gathered = self._gather(self._live, now, moved)
+        decision = gathered.decision
         for command, error in decision.failures:
             self._on_failure(command, error)
-        misfit = self._misfit(batch, encoded)
-        if misfit is not None:
-            assert len(gathered) == 1, "fewer commands were not tried"
-            self._refuse(gathered[0], misfit)
+        if gathered.misfit is not None:
+            assert len(gathered.proposals) == 1, "fewer commands were not tried"
+            self._refuse(gathered.proposals[0], gathered.misfit)
             return
-        sequence = batch.sequence if decision.changes else self._head.sequence
-        answers = [Answered(*pair, sequence) for pair in zip(_tokens(gathered), decision.answers, strict=True)]
+        sequence = gathered.batch.sequence if decision.changes else self._head.sequence
+        answers = [
+            Answered(proposal.token, answer, sequence)
+            for proposal, answer in zip(gathered.proposals, decision.answers, strict=True)
+        ]
         if decision.changes:
-            self._propose(now, batch, encoded, changes=decision.changes, answers=answers)
+            self._propose(now, gathered.batch, gathered.encoded, changes=decision.changes, answers=answers)
         else:
             self._answers += answers
 
-    def _gather(self, live: LiveRows, now: Instant, moved: Clocks) -> tuple[list[Proposal], Decision, Batch, bytes]:
+    def _gather(self, live: LiveRows, now: Instant, moved: Clocks) -> _Gathered:
         """Decide for as many waiting commands as fit into a batch, and take these out.
 
         Deciding changes nothing, so when the batch comes out too large it is decided again for half as many.
         """
         count = min(len(self._waiting), self._gathered_max)
         while True:
-            gathered = [self._waiting[place] for place in range(count)]
-            decision = self._decider(live, [proposal.command for proposal in gathered], self._moment(now, moved))
-            puts = [(key, keys.encode_row(row)) for key, row in decision.changes.items() if row is not None]
-            deletes = [key for key, row in decision.changes.items() if row is None]
-            batch = self._next_batch(now, moved, epoch=self._head.epoch, puts=puts, deletes=deletes)
-            encoded = batches.encode(batch)
-            if count == 1 or (len(encoded) <= self._limits.gathered_bytes_max and not self._misfit(batch, encoded)):
+            gathered = self._try(live, now, moved, count)
+            fits = gathered.misfit is None and len(gathered.encoded) <= self._limits.gathered_bytes_max
+            if fits or count == 1:
                 break
             count //= 2
             self._gathered_max = count
-        self._gathered_max = min(self._gathered_max * 2, self._limits.commands_max)
-        for _ in gathered:
+        if len(gathered.encoded) * 2 <= self._limits.gathered_bytes_max:
+            self._gathered_max = min(self._gathered_max * 2, self._limits.commands_max)
+        for _ in gathered.proposals:
             self._waiting.popleft()
-        return gathered, decision, batch, encoded
+        return gathered
+
+    def _try(self, live: LiveRows, now: Instant, moved: Clocks, count: int) -> _Gathered:
+        """What a batch of the first `count` waiting commands would be."""
+        proposals = [self._waiting[place] for place in range(count)]
+        decision = self._decider(live, [proposal.command for proposal in proposals], self._moment(now, moved))
+        puts = [(key, keys.encode_row(row)) for key, row in decision.changes.items() if row is not None]
+        deletes = [key for key, row in decision.changes.items() if row is None]
+        batch = self._next_batch(now, moved, epoch=self._head.epoch, puts=puts, deletes=deletes)
+        encoded = batches.encode(batch)
+        return _Gathered(proposals, decision, batch, encoded, self._misfit(batch, encoded))
 
     def _misfit(self, batch: Batch, encoded: bytes) -> Rejection | None:
         """Why no replica could write this batch; checked here, so that applying cannot fail."""
@@ -390,10 +410,6 @@ def _read(index: int, command: bytes) -> tuple[Batch, bytes]:
         return batches.decode(encoded), batches.hash_of(encoded)
     except msgspec.DecodeError as error:
         raise BatchUnreadable(index, str(error)) from error
-
-
-def _tokens(proposals: Sequence[Proposal]) -> Iterator[object]:
-    return (proposal.token for proposal in proposals)
 
 
 def _not_leader() -> Rejection:

@@ -96,5 +96,6 @@ def successor(prefix: bytes) -> bytes | None:
 
 
 def key_too_long(keys: Sequence[bytes]) -> bytes | None:
-    """The first key that no store can hold, if there is one."""
-    return next((key for key in keys if len(key) > KEY_BYTES_MAX), None)
+    """The longest key, if no store can hold it."""
+    longest = max(keys, key=len, default=b"")
+    return longest if len(longest) > KEY_BYTES_MAX else None

@@ -19,13 +19,11 @@ if TYPE_CHECKING:
 
 # Rows that a rule reads again soon. The others are written once (timers, indexes, history) and would only push
 # these out.
-_KEPT_KINDS: Final = frozenset(
+_SMALL_KINDS: Final = frozenset(
     kind[0]
     for kind in (
-        keys.JOB,
         keys.PROGRESS,
         keys.STEP,
-        keys.OUTPUT,
         keys.JOIN,
         keys.ASSIGNMENT,
         keys.SESSION,
@@ -34,6 +32,8 @@ _KEPT_KINDS: Final = frozenset(
         keys.BEAT,
     )
 )
+# Those of them in which a caller's payload lies.
+_PAYLOAD_KINDS: Final = frozenset((keys.JOB[0], keys.OUTPUT[0]))
 _BODY_KIND: Final = keys.DEFINITION_BODY[0]
 _ASSIGNMENT_KIND: Final = keys.ASSIGNMENT[0]
 
@@ -103,15 +103,24 @@ class LiveRows:
         return row
 
     def _keep(self, key: bytes, row: Row) -> None:
-        if key[0] in _KEPT_KINDS:
+        kind = key[0]
+        if kind in _SMALL_KINDS:
+            if len(self._young) >= self._rows_max:
+                self._age()
+            self._young[key] = row
+        elif kind in _PAYLOAD_KINDS:
             if len(self._young) >= self._rows_max or self._young_payload_bytes >= self._payload_bytes_max:
-                self._old, self._young, self._young_payload_bytes = self._young, {}, 0
+                self._age()
             self._young[key] = row
             self._young_payload_bytes += _payload_bytes(row)
-        elif key[0] == _BODY_KIND and key not in self._definitions:
+        elif kind == _BODY_KIND and key not in self._definitions:
             if len(self._definitions) >= self._definitions_max:
                 del self._definitions[next(iter(self._definitions))]
             self._definitions[key] = row
+
+    def _age(self) -> None:
+        """Begin a new generation, and throw the older one away."""
+        self._old, self._young, self._young_payload_bytes = self._young, {}, 0
 
     def _forget(self, key: bytes) -> None:
         self._young.pop(key, None)
@@ -130,11 +139,10 @@ class LiveRows:
 
 def _payload_bytes(row: Row) -> int:
     """The part of a row that may be large."""
-    match row:
-        case rows.Job(input=payload) | rows.Output(payload=payload):
-            return len(payload.data)
-        case _:
-            return 0
+    if isinstance(row, rows.Output):
+        return len(row.payload.data)
+    assert isinstance(row, rows.Job), type(row)
+    return len(row.input.data)
 
 
 class CommittedRows:
