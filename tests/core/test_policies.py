@@ -62,7 +62,7 @@ def test_longest_wait(attempt: int, initial_ms: int, factor: float, cap_ms: int,
     ],
 )
 def test_ten_thousand_attempts(retry: RetrySpec) -> None:
-    """The longest wait never falls, stays within initial and cap, and the drawn wait stays within the longest."""
+    """H028: the longest wait never falls, stays within initial and cap, and the drawn wait stays within the longest."""
     rng = random.Random(28)
     before_ms = retry.initial_ms
     for attempt in range(1, 10_001):

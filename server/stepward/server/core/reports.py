@@ -93,6 +93,8 @@ def _stale(batch: Batch, report: AttemptReport, ordinal: int, step: Step) -> tup
     for attempt in step.lingering:
         if attempt.token == report.attempt.token and attempt.lost:
             return _late(batch, attempt.session_id, report, ordinal, step)
+    if report.attempt.token == step.token:
+        return STALE_TOKEN, f"token {step.token} of this step belongs to another session"
     return STALE_TOKEN, f"token {report.attempt.token} is not the newest of this step, which is {step.token}"
 
 
