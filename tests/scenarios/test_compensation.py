@@ -297,6 +297,22 @@ def test_h027_a_cancel_between_offer_and_accept(order: tuple[str, ...]) -> None:
     assert free_slots(world, AGENT) == 4
 
 
+def test_h047_what_was_never_accepted_is_not_waited_for() -> None:
+    """H047: the agent that was asked never answers; the cancel undoes the rest at once."""
+    steps = (
+        step_spec("flight", dependents=(1,)),
+        step_spec("hotel", needs=(0,), start=StartMode.ON_ACCEPT),
+    )
+    world = world_with(DefinitionBody("trip", steps, b"", b""))
+    world.submit("j1", "trip")
+    world.report(AGENT, "j1", "flight", DONE)
+    assert world.step_state("j1", "hotel") == "OFFERED"
+
+    cancel(world, "j1")
+
+    assert (world.step_state("j1", "hotel"), world.step_state("j1", "flight")) == ("CANCELLED", "UNDO_OFFERED")
+
+
 def test_no_undo_begins_while_a_forward_attempt_may_act() -> None:
     """A branch fails for good while the other still runs: its agent is told to stop, and nothing is undone before."""
     world = world_with(TRIP)

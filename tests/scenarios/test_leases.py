@@ -111,6 +111,19 @@ def test_h014_an_offer_that_is_not_accepted_goes_back_and_costs_no_attempt() -> 
     assert world.report("agent-one", "j1", "pay", Accepted(), token=first.token) == "STALE_TOKEN"
 
 
+def test_h014_an_accept_after_its_deadline_starts_nothing() -> None:
+    """H014: the step is ready again and has no newer token yet; to say yes now would let it run without a lease."""
+    world = world_with(single(start=StartMode.ON_ACCEPT))
+    world.submit("j1", "single")
+    token = _token(world, "j1")
+    world.now_ms = TTL_MS
+    sweep(world)
+    assert world.step_state("j1", "pay") == "READY"
+
+    assert world.report("agent-one", "j1", "pay", Accepted(), token=token) == "STALE_TOKEN"
+    assert world.step_state("j1", "pay") == "READY"
+
+
 def test_h016_sweeps_leave_an_offer_alone_until_its_deadline() -> None:
     """H016: between offered and started a sweep changes nothing, however often it comes."""
     world = world_with(single())

@@ -22,6 +22,7 @@ from stepward.server.core.rows import (
     EventType,
     Failure,
     JobState,
+    StartMode,
     StepState,
 )
 
@@ -91,15 +92,18 @@ def begin(batch: Batch, job_id: str, progress: Progress) -> None:
 
 def _stop(batch: Batch, job_id: str, ordinal: int, step: Step) -> bool:
     """Stop one step going forward. True: an attempt of it may still act, and a timer or its agent will tell."""
-    if step.state in (StepState.OFFERED, StepState.RUNNING):
+    state = step.state
+    if state in (StepState.OFFERED, StepState.RUNNING):
         key = keys.assignment(step.session_id, step.token, job_id, ordinal)
         assignment = batch.draft.require(key, rows.Assignment)
-        batch.draft.put(key, replace(assignment, cancel=CancelReason.JOB_ENDING))
-        return True
-    state = step.state
+        if state is StepState.RUNNING or assignment.start is StartMode.ON_OFFER:
+            batch.draft.put(key, replace(assignment, cancel=CancelReason.JOB_ENDING))
+            return True
+        # Nobody was told to start, and from now on nobody will be: there is no answer to wait for.
+        batch.draft.delete(key)
     if state is StepState.READY:
         advance.unready(batch, job_id, ordinal, step)
-    if state in (StepState.READY, StepState.RETRY_WAIT, StepState.ESCALATED):
+    if state in (StepState.READY, StepState.OFFERED, StepState.RETRY_WAIT, StepState.ESCALATED):
         state = StepState.OUTCOME_UNKNOWN if step.maybe_done else StepState.CANCELLED
         if step.state is StepState.ESCALATED:
             state = StepState.OUTCOME_UNKNOWN

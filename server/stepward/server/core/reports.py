@@ -71,10 +71,22 @@ def _report(batch: Batch, session_id: str, report: AttemptReport) -> tuple[str, 
     if step.token != ref.token or step.session_id != session_id:
         return _stale(batch, report, ordinal, step)
     if step.state not in states.HELD:
-        return RECORDED, "recorded before"
+        return _after_its_end(report.event, step)
     key = keys.assignment(session_id, ref.token, ref.job_id, ordinal)
     assignment = batch.draft.require(key, rows.Assignment)
     return _current(batch, ref.job_id, ordinal, step, assignment, report.event)
+
+
+def _after_its_end(event: AttemptEvent, step: Step) -> tuple[str, str]:
+    """The attempt of the newest token has ended, by a report that was recorded or by an offer that was taken back.
+
+    Never RECORDED for an accept: that would let a handler start without a lease.
+    """
+    if not isinstance(event, Accepted):
+        return RECORDED, "recorded before"
+    if step.state is StepState.CANCELLED:
+        return CANCELLED, "the job is ending without this step; do not start"
+    return STALE_TOKEN, "this offer was taken back: it was not accepted in time; do not start"
 
 
 def _ordinal(batch: Batch, job_id: str, step_id: str) -> int | None:
