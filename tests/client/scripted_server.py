@@ -80,14 +80,20 @@ class Silence:
     """No answer until the call ends, or somebody lets go."""
 
     def __init__(self) -> None:
+        self._begun = threading.Event()
         self._over = threading.Event()
 
     def end(self) -> None:
         self._over.set()
 
     def wait(self, context: grpc.ServicerContext) -> None:
-        context.add_callback(self._over.set)
-        self.wait_for_end()
+        self._begun.set()
+        # A call that has ended already takes no callback.
+        if context.add_callback(self._over.set):
+            self.wait_for_end()
+
+    def wait_for_begin(self) -> None:
+        assert self._begun.wait(WAIT_S_MAX), "nobody came this far"
 
     def wait_for_end(self) -> None:
         assert self._over.wait(WAIT_S_MAX), "nobody ended the call"

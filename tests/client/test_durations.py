@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from stepward.client.durations import DURATION_MS_MAX, parse_duration
+from stepward.client.durations import DURATION_MS_MAX, format_duration, parse_duration
 
 
 @pytest.mark.parametrize(
@@ -52,3 +52,17 @@ def test_parse_refuses(text: str, complaint: str) -> None:
     """The message says what to write instead."""
     with pytest.raises(ValueError, match=re.escape(complaint)):
         parse_duration(text)
+
+
+@pytest.mark.parametrize("text", ["0s", "500ms", "30s", "1m30s", "1h30m", "1d", "2d1h5m7s9ms"])
+def test_format(text: str) -> None:
+    """What is written is what was read."""
+    assert format_duration(parse_duration(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "shorter"), [("90s", "1m30s"), ("5400s", "1h30m"), ("0.500s", "500ms"), ("24h", "1d")]
+)
+def test_format_is_short(text: str, shorter: str) -> None:
+    """As a person would write it."""
+    assert format_duration(parse_duration(text)) == shorter

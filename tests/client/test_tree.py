@@ -78,6 +78,13 @@ def test_the_end_says_why_and_what_is_left() -> None:
     )
 
 
+def test_what_an_ended_job_never_began_waits_for_nothing() -> None:
+    """Nobody should wait for it either."""
+    ended = job(step(StepState.FAILED, "a"), step(StepState.PENDING, "b", needs=("a",)), state=JobState.COMPENSATED)
+
+    assert plain(render_tree(ended, NOW)).endswith("b  never begun")
+
+
 def test_a_requested_cancel_is_shown_until_the_end() -> None:
     """Somebody has asked already."""
     assert "cancel requested" in render_tree(job(cancel_requested=True), NOW)[0].text

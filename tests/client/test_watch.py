@@ -206,5 +206,6 @@ def test_leaving_a_watch_ends_its_stream(server: ScriptedServer) -> None:
     with Client(server.address, patience=QUICK) as client:
         changes = client.watch("0-1")
         assert next(changes).job.revision == 1
+        silence.wait_for_begin()
         changes.close()  # type: ignore[attr-defined]  # an iterator that is a generator
         silence.wait_for_end()

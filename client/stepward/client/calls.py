@@ -180,6 +180,7 @@ def submit_job(job: job_service_pb2.JobSubmission) -> Call[SubmittedJob]:
             revision=answer.revision,
             duplicate=answer.duplicate,
             idempotency_key=job.idempotency_key,
+            message=answer,
         )
 
     request = job_service_pb2.SubmitJobRequest(job=job)

@@ -39,6 +39,17 @@ def parse_duration(text: str) -> timedelta:
     return timedelta(milliseconds=int(total_ms))
 
 
+def format_duration(duration: timedelta) -> str:
+    """The shortest text that `parse_duration` gives back as this duration, in whole milliseconds."""
+    left_ms = round(duration.total_seconds() * 1000)
+    parts = []
+    for unit in ("d", "h", "m", "s", "ms"):
+        number, left_ms = divmod(left_ms, UNITS_MS[unit])
+        if number:
+            parts.append(f"{number}{unit}")
+    return "".join(parts) or "0s"
+
+
 def _complaint(text: str) -> str:
     if re.fullmatch(r"\d+(\.\d+)?", text):
         return f"{text} has no unit; write {text}s for seconds, or {text}ms"

@@ -198,6 +198,8 @@ def _lost(step: Step, now: datetime, agents: Mapping[str, Agent] | None) -> str:
 
 
 def _pending(step: Step, job: Job) -> str:
+    if job.state.final:
+        return "never begun"
     states = {other.step_id: other.state for other in job.steps}
     missing = [need for need in step.needs if states.get(need) not in SATISFIED]
     return f"waits for: {', '.join(missing)}" if missing else "pending"

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from stepward.client.payloads import Payload
-from stepward.v1 import agent_service_pb2, cluster_service_pb2, definition_pb2, job_pb2
+from stepward.v1 import agent_service_pb2, cluster_service_pb2, definition_pb2, job_pb2, job_service_pb2
 
 
 class JobState(StrEnum):
@@ -177,6 +177,9 @@ class SubmittedJob:
     duplicate: bool
     """Whether the idempotency key was known, and this is the first job of that key."""
     idempotency_key: str
+    message: job_service_pb2.SubmitJobResponse = field(
+        default_factory=job_service_pb2.SubmitJobResponse, repr=False, compare=False
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,14 +30,16 @@ Exit codes: 0 ok, 1 error, 2 usage, 3 not found, 4 conflict, 5 unavailable,
 @click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @shared_options
 @click.pass_context
-def main(ctx: click.Context, servers: tuple[str, ...], namespace: str | None, output: str | None) -> None:
+def main(
+    ctx: click.Context, servers: tuple[str, ...], namespace: str | None, timeout: float | None, output: str | None
+) -> None:
     """Run jobs of several steps so that each one either completes or is cleanly undone.
 
     First: `stepward dev` starts a server on this machine, and `stepward demo` shows what it does.
 
     The environment may name the server (STEPWARD_SERVER) and the namespace (STEPWARD_NAMESPACE).
     """
-    ctx.obj = choose(Session.from_environment(), servers, namespace, output)
+    ctx.obj = choose(Session.from_environment(), servers=servers, namespace=namespace, timeout_s=timeout, output=output)
 
 
 for command in (dev, demo, job, definition, agent, cluster, version):

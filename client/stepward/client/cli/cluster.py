@@ -37,7 +37,7 @@ def status(session: Session) -> ExitCode:
         raise click.BadParameter(str(error), param_hint="--server") from None
     found: list[tuple[str, NodeStatus]] = []
     for address in addresses:
-        with replace(session, servers=(address,)).client(timeout_s=STATUS_TIMEOUT_S) as client:
+        with replace(session, servers=(address,)).client(timeout_s_max=STATUS_TIMEOUT_S) as client:
             try:
                 found.append((address, client.status()))
             except Unavailable as error:

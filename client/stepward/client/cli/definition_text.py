@@ -10,10 +10,12 @@ from google.protobuf.json_format import MessageToDict
 from ruamel.yaml import YAML
 
 from stepward.client.cli.json_form import compact
+from stepward.client.durations import format_duration, parse_duration
 
 if TYPE_CHECKING:
     from stepward.v1.definition_pb2 import Definition
 
+DURATIONS = {"retry": ("initial", "cap"), "timeouts": ("start_to_close", "queue")}
 PREFIXES = {"effect": "EFFECT_", "start": "START_MODE_", "on_unknown": "ON_UNKNOWN_"}
 
 
@@ -38,7 +40,17 @@ def _file_form(stored: Definition) -> dict[str, Any]:
         for name, prefix in PREFIXES.items():
             if name in step:
                 step[name] = step[name].removeprefix(prefix).lower()
+        for holder in (step, step.get("undo", {})):
+            _spell_durations(holder)
     return form
+
+
+def _spell_durations(holder: dict[str, Any]) -> None:
+    """Turn the "5400s" of the contract's JSON into "1h30m"."""
+    for group, names in DURATIONS.items():
+        for name in names:
+            if name in holder.get(group, {}):
+                holder[group][name] = format_duration(parse_duration(holder[group][name]))
 
 
 def _template(text: str) -> Any:

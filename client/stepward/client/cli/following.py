@@ -23,16 +23,33 @@ if TYPE_CHECKING:
     from stepward.client.cli.views import View
     from stepward.client.values import Agent, Job
 
-# How often the view may move although nothing has changed.
-LOOK_EVERY_S = 0.25
-# How often agents are asked about while it matters.
-AGENTS_EVERY_S = 1.0
-AGENTS_TIMEOUT_S = 1.0
-# A step that waits longer than this for an agent makes one wonder whether there is any.
-READY_PATIENCE_S = 3.0
+
+@dataclass(frozen=True)
+class Pace:
+    """How often to look at what. Seconds."""
+
+    look_every_s: float = 0.25
+    """How often the view may move although nothing has changed."""
+    agents_every_s: float = 1.0
+    """How often agents are asked about while it matters."""
+    agents_timeout_s: float = 1.0
+    """A view must not stand still because a node does."""
+    ready_patience_s: float = 3.0
+    """A step that waits longer than this for an agent makes one wonder whether there is any."""
 
 
-def follow(session: Session, client: Client, job_id: str, view: View, *, wait_max_s: float | None = None) -> Job:
+PACE = Pace()
+
+
+def follow(
+    session: Session,
+    client: Client,
+    job_id: str,
+    view: View,
+    *,
+    wait_max_s: float | None = None,
+    pace: Pace = PACE,
+) -> Job:
     """Show a job until it has ended or waits for a person; the job as it was last.
 
     Raises:
@@ -41,10 +58,10 @@ def follow(session: Session, client: Client, job_id: str, view: View, *, wait_ma
     """
     ends_at_s = None if wait_max_s is None else time.monotonic() + wait_max_s
     changes = _watch(client, job_id)
-    lookout = _Lookout(session, view)
+    lookout = _Lookout(session, view, pace)
     try:
         while True:
-            item = _next(changes, job_id, ends_at_s)
+            item = _next(changes, job_id, ends_at_s, pace)
             if isinstance(item, StepwardError):
                 raise item
             if item is not None:
@@ -74,7 +91,7 @@ def _watch(client: Client, job_id: str) -> queue.Queue[JobChange | StepwardError
 
 
 def _next(
-    changes: queue.Queue[JobChange | StepwardError], job_id: str, ends_at_s: float | None
+    changes: queue.Queue[JobChange | StepwardError], job_id: str, ends_at_s: float | None, pace: Pace
 ) -> JobChange | StepwardError | None:
     """What has come; None when it is time to look."""
     left_s = None if ends_at_s is None else ends_at_s - time.monotonic()
@@ -83,7 +100,7 @@ def _next(
             f"job {job_id} has not ended in the time that was given; it goes on", metadata={"job_id": job_id}
         )
     try:
-        return changes.get(timeout=LOOK_EVERY_S if left_s is None else min(LOOK_EVERY_S, left_s))
+        return changes.get(timeout=pace.look_every_s if left_s is None else min(pace.look_every_s, left_s))
     except queue.Empty:
         return None
 
@@ -92,7 +109,7 @@ def _next(
 class Hints:
     """Which steps have waited for an agent so long that it is worth a word. Pure; each word is said once."""
 
-    patience_s: float = READY_PATIENCE_S
+    patience_s: float
     _ready_since_s: dict[str, float] = field(default_factory=dict)
     _said: set[tuple[str, str]] = field(default_factory=set)
 
@@ -124,15 +141,16 @@ class Hints:
 class _Lookout:
     """Asks about agents when a step waits for one or one may be lost, and tells the view.
 
-    It has a client of its own that gives up soon: a view must not stand still because a node does.
+    It has a client of its own, which gives up sooner.
     """
 
-    def __init__(self, session: Session, view: View) -> None:
+    def __init__(self, session: Session, view: View, pace: Pace) -> None:
         self.job: Job | None = None
         self._session = session
         self._view = view
-        self._client = session.client(timeout_s=AGENTS_TIMEOUT_S)
-        self._hints = Hints()
+        self._client = session.client(timeout_s_max=pace.agents_timeout_s)
+        self._pace = pace
+        self._hints = Hints(pace.ready_patience_s)
         self._asked_at_s = float("-inf")
 
     def close(self) -> None:
@@ -143,7 +161,7 @@ class _Lookout:
         if job is None:
             return
         matters = bool(self._hints.waiting(job, now_s)) or any(step.state in HELD for step in job.steps)
-        if not matters or now_s - self._asked_at_s < AGENTS_EVERY_S:
+        if not matters or now_s - self._asked_at_s < self._pace.agents_every_s:
             return
         self._asked_at_s = now_s
         agents = self._ask(job.namespace)

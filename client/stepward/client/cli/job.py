@@ -90,6 +90,8 @@ def submit(
 
     DEFINITION is the name of a stored definition, or a YAML or JSON file, which is stored first.
     """
+    from stepward.client.cli.json_form import json_form
+
     with session.client() as client:
         submitted = _submit(session, client, definition, inputs, key, labels, version)
     if session.as_table:
@@ -97,15 +99,7 @@ def submit(
             note("this key is known: here is its first job")
         click.echo(submitted.job_id)
     else:
-        session.print_form(
-            {
-                "job_id": submitted.job_id,
-                "state": submitted.state,
-                "duplicate": submitted.duplicate,
-                "revision": str(submitted.revision),
-                "idempotency_key": submitted.idempotency_key,
-            }
-        )
+        session.print_form({**json_form(submitted.message), "idempotency_key": submitted.idempotency_key})
     return ExitCode.OK
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Self, TextIO, TypeVar
 import click
 
 from stepward.client.cli.exits import ExitCode, code_of
+from stepward.client.cli.inputs import read_duration_s
 from stepward.client.errors import CommitUnknown, StepwardError, Unreachable
 from stepward.client.failover import DEFAULT_ADDRESSES
 
@@ -31,6 +32,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 # How soon a command says that there is no server. Long enough for one that was started a moment ago.
 FIRST_CONTACT_S = 2.0
 TIMEOUT_S = 10.0
+TIMEOUT_S_MAX = 86_400.0
 
 
 class Output(StrEnum):
@@ -48,6 +50,8 @@ class Session:
     servers: tuple[str, ...] = (DEFAULT_ADDRESSES,)
     namespace: str = "default"
     output: Output = Output.TABLE
+    timeout_s: float = TIMEOUT_S
+    """How long one call may take."""
 
     @classmethod
     def from_environment(cls) -> Self:
@@ -59,11 +63,12 @@ class Session:
     def as_table(self) -> bool:
         return self.output is Output.TABLE
 
-    def client(self, *, timeout_s: float = TIMEOUT_S) -> Client:
+    def client(self, *, timeout_s_max: float = TIMEOUT_S_MAX) -> Client:
         """A client for this cluster. Loads gRPC."""
         from stepward.client.blocking_client import Client
         from stepward.client.failover import Patience
 
+        timeout_s = min(self.timeout_s, timeout_s_max)
         patience = Patience(timeout_s=timeout_s, first_contact_s=min(FIRST_CONTACT_S, timeout_s))
         try:
             return Client(self.servers, namespace=self.namespace, patience=patience)
@@ -144,6 +149,9 @@ def shared_options(command: F) -> F:
         ),
         click.option("--namespace", metavar="NAME", help="Where jobs and definitions live."),
         click.option(
+            "--timeout", callback=read_timeout_s, metavar="DURATION", help="How long a call may take.  [default: 10s]"
+        ),
+        click.option(
             "-o", "--output", type=click.Choice([output.value for output in Output]), help="How to print data."
         ),
     )
@@ -156,11 +164,18 @@ def with_session(function: Callable[..., int]) -> Callable[..., Any]:
     """Give a command its session; options behind the command's name go before those in front of it."""
 
     def command(
-        ctx: click.Context, /, servers: tuple[str, ...], namespace: str | None, output: str | None, **arguments: Any
+        ctx: click.Context,
+        /,
+        servers: tuple[str, ...],
+        namespace: str | None,
+        timeout: float | None,
+        output: str | None,
+        **arguments: Any,
     ) -> None:
         session = ctx.find_object(Session) or Session()
+        chosen = choose(session, servers=servers, namespace=namespace, timeout_s=timeout, output=output)
         with reported(ctx):
-            ctx.exit(function(choose(session, servers, namespace, output), **arguments))
+            ctx.exit(function(chosen, **arguments))
 
     # The wrapper takes over name, help and the options that are given already.
     functools.update_wrapper(command, function)
@@ -188,12 +203,23 @@ def _to_do(error: StepwardError) -> str:
     return ""
 
 
-def choose(session: Session, servers: Sequence[str], namespace: str | None, output: str | None) -> Session:
+def read_timeout_s(ctx: click.Context, param: click.Parameter, text: str | None) -> float | None:
+    """A click callback: a duration within reason."""
+    timeout_s = read_duration_s(ctx, param, text)
+    if timeout_s is not None and not 0 < timeout_s <= TIMEOUT_S_MAX:
+        raise click.BadParameter(f"it must be above 0 and at most {TIMEOUT_S_MAX / 3600:.0f}h")
+    return timeout_s
+
+
+def choose(
+    session: Session, *, servers: Sequence[str], namespace: str | None, timeout_s: float | None, output: str | None
+) -> Session:
     """The session with what was chosen anew."""
     return replace(
         session,
         servers=tuple(servers) or session.servers,
         namespace=namespace or session.namespace,
+        timeout_s=timeout_s or session.timeout_s,
         output=Output(output) if output else session.output,
     )
 

@@ -84,16 +84,23 @@ class LineView:
 
     def change(self, change: JobChange) -> None:
         before, self._job = self._job, change.job
+        definition = f"{change.job.definition_name} v{change.job.definition_version}"
+        headline = f"job {change.job.job_id}  {definition}  {change.job.state}"
+        if before is None:
+            self._line(headline)
         for step in change.job.steps:
-            known = self._steps.get(step.step_id)
-            if known is None or (known.state, known.attempts) != (step.state, step.attempts):
-                self._steps[step.step_id] = step
-                # The steps that have not begun say nothing that the first line does not.
-                if known is not None or before is not None or step.state != "PENDING":
-                    self._line(f"{step.step_id}  {step.state}  {describe(step, change.job, datetime.now(UTC))}")
-        if before is None or before.state != change.job.state:
-            definition = f"{change.job.definition_name} v{change.job.definition_version}"
-            self._line(f"job {change.job.job_id}  {definition}  {change.job.state}")
+            self._change_step(step, change.job, first=before is None)
+        if before is not None and before.state != change.job.state:
+            self._line(headline)
+
+    def _change_step(self, step: Step, job: Job, *, first: bool) -> None:
+        known = self._steps.get(step.step_id)
+        if known is not None and (known.state, known.attempts) == (step.state, step.attempts):
+            return
+        self._steps[step.step_id] = step
+        # Steps that have not begun say nothing that the definition does not.
+        if not (first and step.state == "PENDING"):
+            self._line(f"{step.step_id}  {step.state}  {describe(step, job, datetime.now(UTC))}")
 
     def look(self, agents: Mapping[str, Agent] | None) -> None:
         if self._job is None or agents is None:
