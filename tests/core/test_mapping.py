@@ -5,7 +5,9 @@ import json
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from msgspec import Raw
 
+from stepward.server.core import json_text
 from stepward.server.core.limits import Limits
 from stepward.server.core.mapping import MappingError, render, render_output
 from stepward.server.core.rows import DefinitionBody, Effect, OnUnknown, Payload, RetrySpec, StartMode, StepSpec
@@ -23,6 +25,11 @@ SOURCES = {
     "nothing": Payload(),
     "photo": Payload(b"\x89PNG", "image/png"),
     "broken": Payload(b"{nope"),
+    "deep": Payload(
+        json.dumps(
+            {"a": [{"b c": {}}], "eight": {str(n): n for n in range(8)}, "nine": {str(n): n for n in range(9)}}
+        ).encode()
+    ),
     "cut": Payload(b'{"text": "\\ud83d", "nul": "\\u0000"}'),
 }
 
@@ -117,6 +124,13 @@ def test_whole_source_passes_untouched(template: bytes, source: str) -> None:
             '"${steps.flight.output.seats[2]}" was not found: seats of the output of step "flight" is an array of 2, '
             "with no element [2]",
         ),
+        # The place on the path is told as it would be written; of many members only some are named.
+        (
+            b'"${steps.deep.output.a[0][\\"b c\\"].x}"',
+            'a[0]["b c"] of the output of step "deep" is an empty object, with',
+        ),
+        (b'"${steps.deep.output.eight.x}"', 'an object of "0", "1", "2", "3", "4", "5", "6", "7", with no member "x"'),
+        (b'"${steps.deep.output.nine.x}"', 'an object of "0", "1", "2", "3", "4", "5", "6", "7" and 1 more, with'),
         # An index is not a name, nor the other way round.
         (b'"${input.list.0}"', 'with no member "0"'),
         (b'"${input[0]}"', "with no element [0]"),
@@ -208,9 +222,17 @@ def test_size_is_bounded(room_bytes: int, *, fits: bool) -> None:
     assert raised.value.kind == "INPUT_TOO_LARGE"
 
 
-def test_many_references_take_a_source_apart_once() -> None:
+def test_many_references_take_a_source_apart_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousand references into a large payload cost one look at it, not a thousand."""
     calls = []
+    taken_apart = []
+    members = json_text.members
+
+    def watched(text: bytes) -> dict[str, Raw]:
+        taken_apart.append(text)
+        return members(text)
+
+    monkeypatch.setattr(json_text, "members", watched)
 
     def counted(source: Source) -> Payload:
         calls.append(source)
@@ -219,6 +241,7 @@ def test_many_references_take_a_source_apart_once() -> None:
     render(compile_template(b'["${input.n}"' + b',"${input.who}"' * 1_000 + b"]"), counted, LIMITS)
 
     assert calls == [Source()]
+    assert len(taken_apart) == 1
 
 
 def notation(path: Path) -> str:

@@ -39,6 +39,8 @@ specs = st.builds(
         (10_000, DAY_MS, 10.0, YEAR_MS, YEAR_MS),
         # A factor of 1 never grows.
         (10_000, 100, 1.0, 10_000, 100),
+        # The shortest wait that grows.
+        (3, 1, 2.0, 100, 4),
         # Rounded down: 100 x 1.5^3 = 337.5.
         (4, 100, 1.5, 10_000, 337),
         # No wait at all, and a wait that is its own cap.
