@@ -51,9 +51,9 @@ class Stubs:
 
 
 @contextlib.asynccontextmanager
-async def connected(address: str) -> AsyncIterator[Stubs]:
+async def connected(address: str, *options: tuple[str, int]) -> AsyncIterator[Stubs]:
     """A connection of its own to a node."""
-    async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+    async with grpc.aio.insecure_channel(address, options=(*CHANNEL_OPTIONS, *options)) as channel:
         yield Stubs(
             channel,
             job_service_pb2_grpc.JobServiceStub(channel),

@@ -71,16 +71,21 @@ class AgentStream:
         self._outgoing: deque[_Outgoing] = deque()
         self._outgoing_bytes = 0
         self._something_to_do = asyncio.Event()
-        self._ending: Rejection | None = None
+        self._over = asyncio.Event()
+        self.ending: Rejection | None = None
         self._unanswered_bytes = 0
         self._room = asyncio.Event()
         self._room.set()
 
     # Outwards.
 
+    def queued(self) -> list[pb.WorkResponse]:
+        """What waits to be written."""
+        return [outgoing.message for outgoing in self._outgoing]
+
     def send(self, message: pb.WorkResponse, *, size_bytes: int) -> None:
         """Queue a message. An agent that does not read loses its stream rather than fill our memory."""
-        if self._ending is not None:
+        if self.ending is not None:
             return
         self._outgoing.append(_Outgoing(message, size_bytes))
         self._outgoing_bytes += size_bytes
@@ -94,8 +99,9 @@ class AgentStream:
 
     def end(self, why: Rejection) -> None:
         """End the stream when what is queued has been sent. The first reason counts."""
-        if self._ending is None:
-            self._ending = why
+        if self.ending is None:
+            self.ending = why
+            self._over.set()
             self._something_to_do.set()
 
     def send_welcome(self, node_id: str) -> None:
@@ -119,33 +125,30 @@ class AgentStream:
         """
         reader = asyncio.create_task(self._read(context))
         writer = asyncio.create_task(self._write(context))
+        over = asyncio.create_task(self._over.wait())
         try:
-            await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((reader, writer, over), return_when=asyncio.FIRST_COMPLETED)
             if reader.done():
                 # Raises what the agent did wrong; a stream that the agent closed in order just ends.
                 reader.result()
                 return
-            writer.result()
+            # A write that the agent does not take never returns; it will find out by itself.
+            await asyncio.wait((writer,), timeout=_LAST_WORDS_MS_MAX / 1_000)
+            if writer.done():
+                writer.result()
         finally:
-            reader.cancel()
-            writer.cancel()
-            await asyncio.gather(reader, writer, return_exceptions=True)
-        assert self._ending is not None
-        raise Refused(self._ending)
+            for task in (reader, writer, over):
+                task.cancel()
+            await asyncio.gather(reader, writer, over, return_exceptions=True)
+        assert self.ending is not None
+        raise Refused(self.ending)
 
     async def _write(self, context: Context) -> None:
-        """Write what is queued until the stream is told to end."""
-        while self._ending is None:
+        """Write what is queued, until the stream was told to end and nothing is left."""
+        while self.ending is None or self._outgoing:
             await self._something_to_do.wait()
             self._something_to_do.clear()
-            if self._ending is None:
-                await self._write_queued(context)
-        try:
-            async with asyncio.timeout(_LAST_WORDS_MS_MAX / 1_000):
-                await self._write_queued(context)
-        except TimeoutError:
-            # It does not read; it will find out by itself.
-            pass
+            await self._write_queued(context)
 
     async def _write_queued(self, context: Context) -> None:
         while self._outgoing:

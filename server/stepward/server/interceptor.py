@@ -102,7 +102,8 @@ class CallShell:
             except Refused as refused:
                 counters.refusals += 1
                 rejection = refused.rejection
-            except (asyncio.CancelledError, grpc.aio.AbortError):
+            except (asyncio.CancelledError, grpc.aio.AbortError, grpc.aio.InternalError):
+                # The caller has gone away; the last of these is how gRPC tells it to one who writes.
                 raise
             except Exception:  # noqa: BLE001 - what escapes a handler must not leave the caller without a reason
                 counters.call_failures += 1

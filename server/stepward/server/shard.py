@@ -163,7 +163,10 @@ class Shard:
             yield Reading(committed, self._definitions)
 
     def on_applied(self, listener: Callable[[Applied], None]) -> None:
-        """Tell `listener` of every batch, in order, when it is durable, and before the answers that came of it."""
+        """Tell `listener` of every batch, in order, when it is durable, and after the answers that came of it.
+
+        So on an agent's stream the answer that frees a slot stands before the offer that takes it.
+        """
         self._listeners.append(listener)
 
     def on_standing(self, listener: Callable[[Standing], None]) -> None:
@@ -259,11 +262,11 @@ class Shard:
             self._guard.leave()
         self._counters.steps += 1
         self._standing, before = outbox.standing, self._standing
-        for applied in outbox.applied:
-            self._publish(applied)
         for answered in outbox.answers:
             self._proposed.discard(answered.token)
             self._answer(answered.token, answered.answer)
+        for applied in outbox.applied:
+            self._publish(applied)
         if (before.leads, before.epoch) != (self._standing.leads, self._standing.epoch):
             self._tell_standing()
         self._schedule_next(outbox.wake_at_ms)

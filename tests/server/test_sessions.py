@@ -1,0 +1,377 @@
+"""Streams of agents: opened, resumed, replaced, slow, ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+import pytest_asyncio
+
+from stepward.server.agent_stream import AgentStream
+from stepward.server.clock import ManualClock
+from stepward.server.config import NodeConfig
+from stepward.server.core.commands import SessionOpened, SessionRenewed
+from stepward.server.core.limits import Limits
+from stepward.server.core.rejections import Reason, Rejection
+from stepward.server.node import Node
+from stepward.server.observe import Counters
+from stepward.v1 import agent_service_pb2, common_pb2, definition_pb2, job_service_pb2
+from tests.server import nodes
+from tests.server.nodes import CALL_S_MAX, Stubs, refusal, refused, submission
+from tests.server.plain_agent import PlainAgent, agent, silent, succeeded
+
+S = CALL_S_MAX
+SESSION = "session-of-the-test-1"
+
+
+@pytest_asyncio.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    """A node."""
+    async with nodes.running(tmp_path / "data") as node:
+        yield node
+
+
+@pytest_asyncio.fixture
+async def stubs(node: Node) -> AsyncIterator[Stubs]:
+    """A connection to it; it knows the definition `one`."""
+    async with nodes.connected(node.address) as stubs:
+        await nodes.define(stubs, "one", definition_pb2.Step(id="one"))
+        yield stubs
+
+
+async def submit(stubs: Stubs) -> str:
+    request = job_service_pb2.SubmitJobRequest(job=submission("one"))
+    return (await stubs.jobs.SubmitJob(request, timeout=S)).job_id
+
+
+async def why_ended(joined: PlainAgent) -> nodes.Refusal:
+    async with asyncio.timeout(S):
+        error = await asyncio.shield(joined.ended)
+    assert error is not None
+    return refusal(error)
+
+
+async def agents(stubs: Stubs) -> list[agent_service_pb2.Agent]:
+    return list((await stubs.agents.ListAgents(agent_service_pb2.ListAgentsRequest(), timeout=S)).agents)
+
+
+async def test_welcome_says_how_to_stay(node: Node, stubs: Stubs) -> None:
+    """The lease, the heartbeats, the grace and the bound of an output."""
+    async with agent(stubs, "one", session_id=SESSION) as joined:
+        welcome = joined.welcome
+
+    assert (welcome.session_id, welcome.generation) == (SESSION, 1)
+    assert welcome.ttl.ToMilliseconds() == 3_000
+    assert welcome.heartbeat_interval.ToMilliseconds() == 500
+    assert welcome.kill_grace.ToMilliseconds() == 2_000
+    assert welcome.payload_bytes_max == 262_144
+    assert welcome.node_id == node.identity.node_id
+
+
+async def test_heartbeat_is_answered_with_its_number(stubs: Stubs) -> None:
+    """A digest that is ours asks for nothing; another one for the whole list."""
+    async with agent(stubs, "one") as joined:
+        await joined.heartbeat(41)
+        joined.held.add(("0-0", "one", 1))
+        await joined.heartbeat(42)
+        await joined.until(lambda: len(joined.heartbeats) == 2)
+
+    assert [(beat.number, beat.send_held) for beat in joined.heartbeats] == [(41, False), (42, True)]
+
+
+async def test_resumed_stream_is_sent_what_is_open(stubs: Stubs) -> None:
+    """The same offer with the same token, and nothing that is over."""
+    await submit(stubs)
+    async with agent(stubs, "one", session_id=SESSION, handler=silent) as first:
+        await first.until(lambda: first.offers)
+    async with agent(stubs, "one", session_id=SESSION) as second:
+        await second.until(lambda: second.answers)
+    async with agent(stubs, "one", session_id=SESSION) as third:
+        await third.heartbeat(1)
+        await third.until(lambda: third.heartbeats)
+
+    assert [offer.attempt for offer in second.offers] == [offer.attempt for offer in first.offers]
+    assert second.answers[0].result == agent_service_pb2.REPORT_RESULT_RECORDED
+    assert second.welcome.generation == 2
+    assert third.offers == []
+
+
+async def test_newer_stream_ends_the_older(stubs: Stubs) -> None:
+    """A session has one stream."""
+    async with (
+        agent(stubs, "one", session_id=SESSION) as older,
+        agent(stubs, "one", session_id=SESSION) as newer,
+    ):
+        ended = await why_ended(older)
+        await newer.heartbeat(1)
+        await newer.until(lambda: newer.heartbeats)
+
+    assert (ended.code, ended.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "SESSION_ENDED")
+
+
+async def test_cancel_reaches_the_agent(stubs: Stubs) -> None:
+    """An agent that never started says so, and the job ends without it."""
+    job_id = await submit(stubs)
+    async with agent(stubs, "one", handler=silent) as joined:
+        await joined.until(lambda: joined.offers)
+        await stubs.jobs.CancelJob(job_service_pb2.CancelJobRequest(job_id=job_id), timeout=S)
+        await joined.until(lambda: joined.cancels)
+        never = agent_service_pb2.AttemptReport(
+            attempt=joined.cancels[0].attempt, refused=agent_service_pb2.Refused()
+        )
+        await joined.report(never)
+        watch = stubs.jobs.WatchJob(job_service_pb2.WatchJobRequest(job_id=job_id), timeout=S)
+        states = [message.job.state async for message in watch]
+
+    assert joined.cancels[0].reason == agent_service_pb2.CANCEL_REASON_JOB_ENDING
+    assert states[-1] == common_pb2.JOB_STATE_CANCELLED
+
+
+async def test_lost_agent_is_replaced(tmp_path: Path) -> None:
+    """One that sends no heartbeats loses its work to another, whose outcome counts."""
+    limits = Limits(session_ttl_ms=1_000, kill_grace_ms=0)
+    async with nodes.running(tmp_path / "data", limits=limits) as node, nodes.connected(node.address) as stubs:
+        await nodes.define(stubs, "one", definition_pb2.Step(id="one"))
+        await submit(stubs)
+        async with agent(stubs, "one", handler=silent) as lost:
+            await lost.until(lambda: lost.offers)
+            ended = await why_ended(lost)
+            async with agent(stubs, "one") as other:
+                beating = asyncio.create_task(beat(other))
+                await other.until(lambda: other.answers)
+                beating.cancel()
+
+    assert ended.reason == "SESSION_ENDED"
+    assert other.offers[0].attempt.token > lost.offers[0].attempt.token
+    assert other.offers[0].idempotency_key == lost.offers[0].idempotency_key
+
+
+async def beat(joined: PlainAgent) -> None:
+    """Heartbeats, as the welcome asks for."""
+    number = 0
+    while True:
+        number += 1
+        await joined.heartbeat(number)
+        await asyncio.sleep(joined.welcome.heartbeat_interval.ToMilliseconds() / 1_000)
+
+
+async def test_drained_agent_is_offered_nothing(stubs: Stubs) -> None:
+    """It finishes what it has, and is gone when it closes its stream."""
+    async with agent(stubs, "one") as joined:
+        await joined.send(drain=agent_service_pb2.Drain())
+        await nodes.eventually(lambda: drained(stubs))
+        await submit(stubs)
+        await joined.heartbeat(1)
+        await joined.until(lambda: joined.heartbeats)
+        assert joined.offers == []
+
+    await nodes.eventually(lambda: nobody(stubs))
+
+
+async def drained(stubs: Stubs) -> bool:
+    return [one.draining for one in await agents(stubs)] == [True]
+
+
+async def nobody(stubs: Stubs) -> bool:
+    return not await agents(stubs)
+
+
+async def test_closed_stream_is_seen(stubs: Stubs) -> None:
+    """Nothing is offered to a session whose stream is gone; the session stays."""
+    async with agent(stubs, "one", session_id=SESSION):
+        (connected,) = await agents(stubs)
+
+    async def closed() -> bool:
+        return [one.connected for one in await agents(stubs)] == [False]
+
+    await nodes.eventually(closed)
+    assert (connected.session_id, connected.connected, connected.slots) == (SESSION, True, 10)
+
+
+HELLO = {"protocol_version": 1, "session_id": SESSION, "actions": ["one"], "slots": 1}
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"session_id": "short"}, "hello.session_id"),
+        ({"session_id": "x" * 65}, "hello.session_id"),
+        ({"session_id": "with a space in it"}, "hello.session_id"),
+        ({"actions": []}, "hello.actions"),
+        ({"actions": ["x"] * 1_001}, "hello.actions"),
+        ({"actions": ["ok", "a\0b"]}, "hello.actions[1]"),
+        ({"slots": 0}, "hello.slots"),
+        ({"slots": 10_001}, "hello.slots"),
+        ({"queue": "\U0001f600"}, "hello.queue"),
+        ({"namespace": "a b"}, "hello.namespace"),
+        ({"name": "x" * 257}, "hello.name"),
+    ],
+)
+async def test_hello_breaks_a_rule(stubs: Stubs, change: dict[str, object], field: str) -> None:
+    """The refusal names the field."""
+    hello = agent_service_pb2.Hello(**(HELLO | change))  # type: ignore[arg-type]  # the table says which
+
+    answer = await said(stubs, agent_service_pb2.WorkRequest(hello=hello))
+
+    assert [violated for violated, _ in answer.violations] == [field]
+
+
+async def test_other_protocol_version(stubs: Stubs) -> None:
+    """Tells which one is spoken."""
+    hello = agent_service_pb2.Hello(**(HELLO | {"protocol_version": 2}))  # type: ignore[arg-type]  # the table says which
+
+    answer = await said(stubs, agent_service_pb2.WorkRequest(hello=hello))
+
+    assert (answer.reason, answer.metadata["protocol_version"]) == ("PROTOCOL_VERSION", "1")
+
+
+@pytest.mark.parametrize("message", [{}, {"drain": agent_service_pb2.Drain()}])
+async def test_stream_without_hello(stubs: Stubs, message: dict[str, object]) -> None:
+    """Nothing else may come first."""
+    answer = await said(stubs, agent_service_pb2.WorkRequest(**message))  # type: ignore[arg-type]  # the table says which
+
+    assert answer.reason == "INVALID_ARGUMENT"
+    assert "hello" in answer.message
+
+
+async def test_second_hello(stubs: Stubs) -> None:
+    """One stream, one hello."""
+    async with agent(stubs, "one") as joined:
+        await joined.send(hello=agent_service_pb2.Hello(**HELLO))  # type: ignore[arg-type]  # a table
+        ended = await why_ended(joined)
+
+    assert ended.reason == "INVALID_ARGUMENT"
+
+
+async def said(stubs: Stubs, message: agent_service_pb2.WorkRequest) -> nodes.Refusal:
+    """What a stream that begins so is answered."""
+    call = stubs.agents.Work()  # type: ignore[call-arg]  # the stubs know no stream without an iterator
+    await call.write(message)
+    return await refused(call.read())
+
+
+async def test_stopping_node_sends_agents_away(tmp_path: Path) -> None:
+    """The session stays; the stream ends with a reason to go elsewhere."""
+    async with nodes.running(tmp_path / "data") as node, nodes.connected(node.address) as stubs:
+        async with agent(stubs, "one") as joined:
+            stopping = asyncio.create_task(node.stop())
+            ended = await why_ended(joined)
+            await stopping
+
+    assert joined.redirected
+    assert (ended.code, ended.reason) == (grpc.StatusCode.UNAVAILABLE, "NODE_DRAINING")
+
+
+async def test_stopping_node_ends_waits(tmp_path: Path) -> None:
+    """And names the job, which goes on elsewhere."""
+    async with nodes.running(tmp_path / "data") as node, nodes.connected(node.address) as stubs:
+        await nodes.define(stubs, "one", definition_pb2.Step(id="one"))
+        request = job_service_pb2.RunJobRequest(job=submission("one"))
+        waiting = asyncio.ensure_future(stubs.jobs.RunJob(request, timeout=S))
+
+        async def runs() -> bool:
+            listed = await stubs.jobs.ListJobs(job_service_pb2.ListJobsRequest(), timeout=S)
+            return len(listed.jobs) == 1
+
+        await nodes.eventually(runs)
+        stopping = asyncio.create_task(node.stop())
+        answer = await refused(waiting)
+        await stopping
+
+    assert answer.reason == "NODE_DRAINING"
+    assert answer.metadata["job_id"]
+
+
+async def test_agent_that_does_not_read_loses_its_stream(tmp_path: Path) -> None:
+    """Its offers wait in rows; our memory is not for them."""
+    limits = Limits(session_ttl_ms=3_000, payload_bytes_max=200_000)
+    config = {"limits": limits, "stream_bytes_waiting_max": 400_000}
+    async with contextlib.AsyncExitStack() as joined:
+        node = await joined.enter_async_context(nodes.running(tmp_path / "data", **config))  # type: ignore[arg-type]  # two kinds of options
+        stubs = await joined.enter_async_context(nodes.connected(node.address))
+        await nodes.define(stubs, "one", definition_pb2.Step(id="one"))
+        hello = agent_service_pb2.Hello(**(HELLO | {"slots": 100}))  # type: ignore[arg-type]  # a table
+        # A connection whose window does not grow, or it would take in much that nobody reads.
+        narrow = await joined.enter_async_context(nodes.connected(node.address, ("grpc.http2.bdp_probe", 0)))
+        call = narrow.agents.Work()  # type: ignore[call-arg]  # the stubs know no stream without an iterator
+        await call.write(agent_service_pb2.WorkRequest(hello=hello))
+        for _ in range(20):
+            job = submission("one", b'"' + b"x" * 199_000 + b'"')
+            await stubs.jobs.SubmitJob(job_service_pb2.SubmitJobRequest(job=job), timeout=S)
+
+        async def closed() -> bool:
+            return node.counters.slow_streams == 1 and [one.connected for one in await agents(stubs)] == [False]
+
+        await nodes.eventually(closed)
+        call.cancel()
+
+
+class LeadingShard:
+    """As much of a shard as a heartbeat asks for."""
+
+    leads = True
+
+
+@pytest.mark.parametrize(
+    ("passed_ms", "answered"),
+    [
+        # At a third of the TTL the agent may still be told that it was heard.
+        (1_000, 1),
+        # One millisecond later silence is what is safe.
+        (1_001, 0),
+    ],
+)
+async def test_late_heartbeat_is_not_acknowledged(passed_ms: int, answered: int) -> None:
+    """A lease is never promised on what was heard long ago."""
+    clock = ManualClock(steady_ms=5_000, wall_ms=0)
+    stream = AgentStream(
+        SESSION,
+        SessionOpened(generation=1, ttl_ms=3_000),
+        shard=LeadingShard(),  # type: ignore[arg-type]  # all that is asked of it
+        clock=clock,
+        limits=Limits(),
+        config=NodeConfig(data=Path()),
+        counters=Counters(),
+    )
+    clock.advance(passed_ms)
+
+    stream.heartbeat_answered(SessionRenewed(send_held=False), number=1, arrived_ms=5_000)
+
+    assert len(stream.queued()) == answered
+
+
+async def test_answers_of_a_deposed_leader_end_the_stream() -> None:
+    """Its agent has to find the leader."""
+    stream = AgentStream(
+        SESSION,
+        SessionOpened(generation=1, ttl_ms=3_000),
+        shard=LeadingShard(),  # type: ignore[arg-type]  # all that is asked of it
+        clock=ManualClock(steady_ms=0, wall_ms=0),
+        limits=Limits(),
+        config=NodeConfig(data=Path()),
+        counters=Counters(),
+    )
+    stream.heartbeat_answered(Rejection(Reason.NOT_LEADER, "no"), number=1, arrived_ms=0)
+
+    assert stream.queued() == []
+    assert stream.ending is not None
+    assert stream.ending.reason is Reason.NOT_LEADER
+
+
+async def test_offer_is_answered_before_it_is_made_again(stubs: Stubs) -> None:
+    """The answer that frees a slot leaves before the offer that takes it."""
+    async with agent(stubs, "one", slots=1, handler=silent) as joined:
+        await submit(stubs)
+        await submit(stubs)
+        await joined.until(lambda: joined.offers)
+        await joined.report(succeeded(joined.offers[0], nodes.json_payload(b"1")))
+        await joined.until(lambda: joined.answers)
+        first = len(joined.offers)
+        await joined.until(lambda: len(joined.offers) == 2)
+
+    assert first == 1
