@@ -6,6 +6,7 @@ them inside keys. A step is named by its position in the definition, two bytes.
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -192,8 +193,8 @@ def job_index(namespace: str, state: JobState, job_id: str = "") -> bytes:
 
 
 def idempotency(namespace: str, idempotency_key: str) -> bytes:
-    """Key of a `rows.IdempotencyKey`."""
-    return IDEMPOTENCY + namespace.encode() + b"\0" + idempotency_key.encode()
+    """Key of a `rows.IdempotencyKey`. Hashed: the caller's text may be longer than a store's keys may be."""
+    return IDEMPOTENCY + namespace.encode() + b"\0" + hashlib.sha256(idempotency_key.encode()).digest()
 
 
 def definition(namespace: str, name: str, version: int) -> bytes:
