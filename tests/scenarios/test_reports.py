@@ -246,7 +246,27 @@ def test_h057_an_output_over_the_limit_fails_at_once() -> None:
     assert failure.kind == "RESULT_TOO_LARGE"
     assert "1001" in failure.message
     assert "1000" in failure.message
-    assert world.report("agent-one", "j2", "pay", Succeeded(Payload(b"x" * 1_000))) == "RECORDED"
+    assert world.report("agent-one", "j2", "pay", Succeeded(Payload(b"x" * 1_000, "text"))) == "RECORDED"
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        Succeeded(Payload(b"x" * 300_000)),
+        Succeeded(Payload(b"not json")),
+        Failed("RESULT_TOO_LARGE", "found by the agent", retryable=False),
+    ],
+)
+def test_what_gave_nothing_that_can_be_kept_is_undone_all_the_same(event: object) -> None:
+    """The handler ended well, so what it did is done: the step has failed, and its undo runs."""
+    world = world_with(single())
+    world.submit("j1", "single")
+
+    world.report("agent-one", "j1", "pay", event)  # type: ignore[arg-type]  # one of the events above
+
+    step = world.step("j1", "pay")
+    assert step is not None
+    assert (step.state.name, step.maybe_done) == ("UNDO_OFFERED", True)
 
 
 def test_h070_what_a_draining_agent_hands_back_is_ready_at_once() -> None:

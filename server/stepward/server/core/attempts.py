@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from stepward.server.core.states import Phase
 
 
+# Failures that are found behind the end of a handler: what it did is done, though it gave nothing that can be kept.
+HAPPENED_KINDS = frozenset({"RESULT_TOO_LARGE", "RESULT_INVALID"})
+
+
 class End(Enum):
     """How an attempt ended. After all but FAILED it may have happened."""
 
@@ -95,7 +99,7 @@ def _close(batch: Batch, job_id: str, ordinal: int, step: Step, how: End, failur
         step,
         attempts=number,
         lease_losses=step.lease_losses + (how is End.LOST),
-        maybe_done=step.maybe_done or how is not End.FAILED,
+        maybe_done=step.maybe_done or how is not End.FAILED or failure.kind in HAPPENED_KINDS,
         failure=failure,
         lingering=lingering,
         fence_at_led_ms=fence_led_ms,

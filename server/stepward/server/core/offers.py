@@ -63,7 +63,7 @@ def _fill_place(batch: Batch, place: Place, bidders: list[_Bidder], offers_max: 
     room = min(offers_max, sum(bidder.free for bidder in bidders))
     lanes = [_lane(batch, place, action, room) for action in sorted({a for b in bidders for a in b.actions})]
     made = 0
-    for _, action, job_id, ordinal in heapq.merge(*lanes):
+    for _, job_id, ordinal, action in heapq.merge(*lanes):
         able = [bidder for bidder in bidders if bidder.free > 0 and action in bidder.actions]
         if able:
             # The one with the most room: work spreads over agents as they have slots.
@@ -76,16 +76,16 @@ def _fill_place(batch: Batch, place: Place, bidders: list[_Bidder], offers_max: 
     return made
 
 
-def _lane(batch: Batch, place: Place, action: str, room: int) -> list[tuple[int, str, str, int]]:
+def _lane(batch: Batch, place: Place, action: str, room: int) -> list[tuple[int, str, int, str]]:
     """The oldest ready steps of one action, at most as many as there is room for.
 
     They are held in a list, since offers are written while they are gone through.
     """
     prefix = keys.lane(*place, action)
-    found: list[tuple[int, str, str, int]] = []
+    found: list[tuple[int, str, int, str]] = []
     for key in islice(batch.draft.keys(prefix), room):
         order, job_id, ordinal = keys.parse_ready(key, prefix)
-        found.append((order, action, job_id, ordinal))
+        found.append((order, job_id, ordinal, action))
     return found
 
 

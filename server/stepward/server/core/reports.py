@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from msgspec.structs import replace
 
-from stepward.server.core import advance, attempts, compensation, keys, rows, states
+from stepward.server.core import advance, attempts, compensation, json_text, keys, rows, states
 from stepward.server.core.attempts import End
 from stepward.server.core.batch import NO_TIMER
 from stepward.server.core.commands import (
@@ -31,6 +31,7 @@ from stepward.server.core.rows import CancelReason, EventType, Failure, StartMod
 if TYPE_CHECKING:
     from stepward.server.core.batch import Batch
     from stepward.server.core.commands import AttemptEvent, AttemptReport, ReportAttempts
+    from stepward.server.core.limits import Limits
     from stepward.server.core.rows import Assignment, Step
 
 RECORDED = "RECORDED"
@@ -202,13 +203,25 @@ def started(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
     )
 
 
-def _succeeded(batch: Batch, job_id: str, ordinal: int, step: Step, output: rows.Payload) -> tuple[str, str]:
-    size, bound = len(output.data), batch.limits.payload_bytes_max
+def _unfit(output: rows.Payload, limits: Limits) -> tuple[str, str]:
+    """Why an output cannot be kept: kind and sentence of the failure; empty when it can. Undone as what happened."""
+    size, bound = len(output.data), limits.payload_bytes_max
     if size > bound:
         text = f"the output has {size} bytes; at most {bound} can be kept: store it elsewhere and return a reference"
-        failure = _failure(batch, job_id, ordinal, "RESULT_TOO_LARGE", text, retryable=False)
+        return "RESULT_TOO_LARGE", text
+    if output.data and output.encoding in json_text.ENCODINGS:
+        fault = json_text.json_check(output.data, limits.json_depth_max)
+        if fault is not None:
+            return "RESULT_INVALID", f"the output is said to be JSON, but {fault}; name its encoding, or return JSON"
+    return "", ""
+
+
+def _succeeded(batch: Batch, job_id: str, ordinal: int, step: Step, output: rows.Payload) -> tuple[str, str]:
+    kind, text = _unfit(output, batch.limits)
+    if kind:
+        failure = _failure(batch, job_id, ordinal, kind, text, retryable=False)
         attempts.end(batch, job_id, ordinal, End.FAILED, failure)
-        return TOO_LARGE, text
+        return TOO_LARGE if kind == "RESULT_TOO_LARGE" else RECORDED, text
     phase = states.phase(step.state)
     number = step.attempts + (step.state is phase.offered)
     batch.draft.delete(keys.assignment(step.session_id, step.token, job_id, ordinal))
