@@ -63,11 +63,16 @@ async def connected(address: str, *options: tuple[str, int]) -> AsyncIterator[St
         )
 
 
+def make_cluster(directory: Path) -> None:
+    """A cluster of one node, if the directory has none."""
+    if not directory.exists():
+        create_cluster(directory, "n1")
+
+
 @contextlib.asynccontextmanager
 async def running(directory: Path, *, limits: Limits | None = None, **config: Any) -> AsyncIterator[Node]:
     """A node on a free port; a cluster is made when the directory has none."""
-    if not directory.exists():
-        create_cluster(directory, "n1")
+    make_cluster(directory)
     cluster = ClusterConfig(limits=limits or Limits(session_ttl_ms=3_000))
     node = Node(cluster, NodeConfig(data=directory, port=0, stop_grace_ms=500, **config))
     await node.start()
@@ -75,6 +80,11 @@ async def running(directory: Path, *, limits: Limits | None = None, **config: An
         yield node
     finally:
         await node.stop()
+
+
+def raw_call(stubs: Stubs, method: str) -> Any:
+    """A call of the contract whose request and response are bytes."""
+    return stubs.channel.unary_unary(f"/stepward.v1.{method}")
 
 
 def json_payload(data: bytes) -> common_pb2.Payload:
@@ -151,5 +161,5 @@ async def refused(call: Awaitable[Any]) -> Refusal:
 async def eventually(condition: Callable[[], Awaitable[bool]], *, within_s: float = CALL_S_MAX) -> None:
     """Wait until a condition holds."""
     async with asyncio.timeout(within_s):
-        while not await condition():
+        while not await condition():  # noqa: ASYNC110 - what is waited for happens in a node, which sets no event
             await asyncio.sleep(0.01)

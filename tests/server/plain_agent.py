@@ -142,7 +142,7 @@ async def agent(
     slots: int = 10,
 ) -> AsyncIterator[PlainAgent]:
     """An agent that was welcomed."""
-    call = stubs.agents.Work()  # type: ignore[call-arg]  # the stubs know no stream without an iterator
+    call = stubs.agents.Work()
     joined = PlainAgent(call, session_id or f"session-{secrets.token_hex(8)}", handler)
     hello = pb.Hello(protocol_version=1, session_id=joined.session_id, actions=actions, slots=slots, name="plain")
     await joined.send(hello=hello)

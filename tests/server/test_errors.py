@@ -20,7 +20,7 @@ PROTO = Path(__file__).parents[2] / "proto/stepward/v1/errors.proto"
 
 def contract_reasons() -> set[str]:
     """The names of the public enum, without prefix."""
-    return {name.removeprefix("ERROR_REASON_") for name in errors_pb2.ErrorReason.keys()} - {"UNSPECIFIED"}
+    return {name.removeprefix("ERROR_REASON_") for name, _ in errors_pb2.ErrorReason.items()} - {"UNSPECIFIED"}
 
 
 def test_every_reason_of_the_contract_has_a_code() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -60,7 +61,7 @@ UNARY = [
 @pytest.mark.parametrize("raw", [b"\xff\xff\xff\xff", b"\x0a\x7f", b"\x08", b"\x00"])
 async def test_bytes_that_are_no_message(stubs: Stubs, method: str, raw: bytes) -> None:
     """A request that does not parse is the caller's fault, and says so."""
-    call = stubs.channel.unary_unary(f"/stepward.v1.{method}")
+    call = nodes.raw_call(stubs, method)
 
     answer = await refused(call(raw, timeout=S))
 
@@ -69,7 +70,7 @@ async def test_bytes_that_are_no_message(stubs: Stubs, method: str, raw: bytes) 
 
 async def test_text_that_is_not_utf8(stubs: Stubs) -> None:
     """The contract's strings are UTF-8; other bytes in them do not parse."""
-    call = stubs.channel.unary_unary("/stepward.v1.JobService/GetJob")
+    call = nodes.raw_call(stubs, "JobService/GetJob")
 
     answer = await refused(call(b"\x0a\x02\xff\xfe", timeout=S))
 
@@ -79,7 +80,7 @@ async def test_text_that_is_not_utf8(stubs: Stubs) -> None:
 
 async def test_stream_that_begins_with_no_message(stubs: Stubs) -> None:
     """A stream is refused as a call is."""
-    call = stubs.channel.stream_stream("/stepward.v1.AgentService/Work")()
+    call: Any = stubs.channel.stream_stream("/stepward.v1.AgentService/Work")()
     await call.write(b"\xff\xff")
 
     async def read() -> object:
@@ -190,7 +191,7 @@ async def test_payload_one_past_its_bound(stubs: Stubs) -> None:
 )
 async def test_job_that_does_not_exist(stubs: Stubs, job_id: str) -> None:
     """Whatever is asked for, what is not there is not found."""
-    calls = [
+    calls: list[Awaitable[object]] = [
         stubs.jobs.GetJob(job_service_pb2.GetJobRequest(job_id=job_id), timeout=S),
         stubs.jobs.CancelJob(job_service_pb2.CancelJobRequest(job_id=job_id), timeout=S),
         stubs.jobs.GetJobHistory(job_service_pb2.GetJobHistoryRequest(job_id=job_id), timeout=S),
@@ -206,11 +207,12 @@ async def test_job_that_does_not_exist(stubs: Stubs, job_id: str) -> None:
 @pytest.mark.parametrize("token", ["x", "====", "\U0001f600", "A" * 40, "A" * 5_000, "\0"])
 async def test_page_token_of_nobody(stubs: Stubs, token: str) -> None:
     """A forged token is refused, and never read as a place."""
-    for call in (
+    calls: list[Awaitable[object]] = [
         stubs.jobs.ListJobs(job_service_pb2.ListJobsRequest(page_token=token), timeout=S),
         stubs.definitions.ListDefinitions(definition_service_pb2.ListDefinitionsRequest(page_token=token), timeout=S),
         stubs.agents.ListAgents(agent_service_pb2.ListAgentsRequest(page_token=token), timeout=S),
-    ):
+    ]
+    for call in calls:
         assert (await refused(call)).reason == "PAGE_TOKEN_INVALID"
 
 
@@ -250,9 +252,7 @@ async def test_reports_of_nonsense(stubs: Stubs) -> None:
         (b'"' + b"x" * (BOUND - 1) + b'"', "RESULT_TOO_LARGE", agent_service_pb2.REPORT_RESULT_TOO_LARGE),
     ],
 )
-async def test_output_that_cannot_be_kept(
-    stubs: Stubs, output: bytes, kind: str, result: agent_service_pb2.ReportResult
-) -> None:
+async def test_output_that_cannot_be_kept(stubs: Stubs, output: bytes, kind: str, result: int) -> None:
     """An output that no later step could use is a failure that says why."""
     async with agent(stubs, "echo", handler=lambda offer: succeeded(offer, json_payload(output))) as joined:
         answer = await stubs.jobs.RunJob(job_service_pb2.RunJobRequest(job=submission("echo")), timeout=S)
@@ -278,8 +278,8 @@ async def test_definition_of_nonsense(stubs: Stubs) -> None:
 
 
 async def test_message_past_the_bound_of_a_call(stubs: Stubs) -> None:
-    """gRPC itself refuses it, before it is in memory as a whole."""
-    call = stubs.channel.unary_unary("/stepward.v1.JobService/SubmitJob")
+    """The bound of gRPC itself refuses it, before it is in memory as a whole."""
+    call = nodes.raw_call(stubs, "JobService/SubmitJob")
 
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call(b"\x0a" + bytes(5 * 1024 * 1024), timeout=S)
@@ -290,7 +290,7 @@ async def test_message_past_the_bound_of_a_call(stubs: Stubs) -> None:
 @pytest.mark.parametrize("method", ["LeaseWork", "RenewSession", "ReportAttempts"])
 async def test_call_that_is_not_served_yet(stubs: Stubs, method: str) -> None:
     """It is in the contract, so the refusal has a reason of ours."""
-    call = stubs.channel.unary_unary(f"/stepward.v1.AgentService/{method}")
+    call = nodes.raw_call(stubs, f"AgentService/{method}")
 
     answer = await refused(call(b"", timeout=S))
 

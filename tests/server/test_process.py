@@ -12,9 +12,8 @@ import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import grpc
-import grpc.aio
 import msgspec
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # ships no types
@@ -33,11 +32,11 @@ class Ready:
     """A process that said that it is ready."""
 
     process: asyncio.subprocess.Process
-    line: dict[str, str]
+    line: dict[str, Any]
 
     @property
     def address(self) -> str:
-        return self.line["address"]
+        return str(self.line["address"])
 
     async def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Its exit code after a signal."""
@@ -74,9 +73,16 @@ async def last_words(*arguments: str, python: tuple[str, ...] = ()) -> tuple[int
     return process.returncode, out.decode(), (err.decode().strip().splitlines() or [""])[-1]
 
 
+def names(directory: Path) -> list[str]:
+    return [path.name for path in directory.iterdir()]
+
+
 async def test_ready_line(tmp_path: Path) -> None:
     """One line of JSON on stdout, and at that moment the node leads."""
-    async with ready("dev", "--data", str(tmp_path / "d"), "--port", "0") as node, nodes.connected(node.address) as stubs:
+    async with (
+        ready("dev", "--data", str(tmp_path / "d"), "--port", "0") as node,
+        nodes.connected(node.address) as stubs,
+    ):
         status = await stubs.cluster.GetStatus(cluster_service_pb2.GetStatusRequest(), timeout=S)
         code = await node.end()
         assert node.process.stdout is not None
@@ -165,7 +171,7 @@ async def test_run_refuses_an_empty_directory(tmp_path: Path) -> None:
 
     assert (code, out) == (1, "")
     assert str(tmp_path) in json.loads(line)["reason"]
-    assert list(tmp_path.iterdir()) == []
+    assert names(tmp_path) == []
 
 
 async def test_dev_refuses_a_directory_of_something_else(tmp_path: Path) -> None:
@@ -175,10 +181,12 @@ async def test_dev_refuses_a_directory_of_something_else(tmp_path: Path) -> None
     code, _, _ = await last_words("dev", "--data", str(tmp_path), "--port", "0")
 
     assert code == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+    assert names(tmp_path) == ["letter.txt"]
 
 
-@pytest.mark.parametrize(("field", "option", "value"), [("session_ttl_ms", "--session-ttl-ms", "999"), ("port", "--port", "65536")])
+@pytest.mark.parametrize(
+    ("field", "option", "value"), [("session_ttl_ms", "--session-ttl-ms", "999"), ("port", "--port", "65536")]
+)
 async def test_configuration_out_of_bounds(tmp_path: Path, field: str, option: str, value: str) -> None:
     """The last line names the field, the value and the bound; nothing was made."""
     code, _, line = await last_words("dev", "--data", str(tmp_path / "d"), option, value)

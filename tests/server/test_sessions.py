@@ -121,9 +121,7 @@ async def test_cancel_reaches_the_agent(stubs: Stubs) -> None:
         await joined.until(lambda: joined.offers)
         await stubs.jobs.CancelJob(job_service_pb2.CancelJobRequest(job_id=job_id), timeout=S)
         await joined.until(lambda: joined.cancels)
-        never = agent_service_pb2.AttemptReport(
-            attempt=joined.cancels[0].attempt, refused=agent_service_pb2.Refused()
-        )
+        never = agent_service_pb2.AttemptReport(attempt=joined.cancels[0].attempt, refused=agent_service_pb2.Refused())
         await joined.report(never)
         watch = stubs.jobs.WatchJob(job_service_pb2.WatchJobRequest(job_id=job_id), timeout=S)
         states = [message.job.state async for message in watch]
@@ -250,18 +248,21 @@ async def test_second_hello(stubs: Stubs) -> None:
 
 async def said(stubs: Stubs, message: agent_service_pb2.WorkRequest) -> nodes.Refusal:
     """What a stream that begins so is answered."""
-    call = stubs.agents.Work()  # type: ignore[call-arg]  # the stubs know no stream without an iterator
+    call = stubs.agents.Work()
     await call.write(message)
     return await refused(call.read())
 
 
 async def test_stopping_node_sends_agents_away(tmp_path: Path) -> None:
     """The session stays; the stream ends with a reason to go elsewhere."""
-    async with nodes.running(tmp_path / "data") as node, nodes.connected(node.address) as stubs:
-        async with agent(stubs, "one") as joined:
-            stopping = asyncio.create_task(node.stop())
-            ended = await why_ended(joined)
-            await stopping
+    async with (
+        nodes.running(tmp_path / "data") as node,
+        nodes.connected(node.address) as stubs,
+        agent(stubs, "one") as joined,
+    ):
+        stopping = asyncio.create_task(node.stop())
+        ended = await why_ended(joined)
+        await stopping
 
     assert joined.redirected
     assert (ended.code, ended.reason) == (grpc.StatusCode.UNAVAILABLE, "NODE_DRAINING")
@@ -298,7 +299,7 @@ async def test_agent_that_does_not_read_loses_its_stream(tmp_path: Path) -> None
         hello = agent_service_pb2.Hello(**(HELLO | {"slots": 100}))  # type: ignore[arg-type]  # a table
         # A connection whose window does not grow, or it would take in much that nobody reads.
         narrow = await joined.enter_async_context(nodes.connected(node.address, ("grpc.http2.bdp_probe", 0)))
-        call = narrow.agents.Work()  # type: ignore[call-arg]  # the stubs know no stream without an iterator
+        call = narrow.agents.Work()
         await call.write(agent_service_pb2.WorkRequest(hello=hello))
         for _ in range(20):
             job = submission("one", b'"' + b"x" * 199_000 + b'"')

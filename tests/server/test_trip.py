@@ -1,5 +1,7 @@
 """Jobs from submission to end, over real sockets, with an agent that knows nothing but the contract."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -9,7 +11,7 @@ import grpc.aio
 import pytest
 import pytest_asyncio
 
-from stepward.v1 import agent_service_pb2, common_pb2, definition_pb2, job_service_pb2
+from stepward.v1 import agent_service_pb2, common_pb2, definition_pb2, job_pb2, job_service_pb2
 from tests.server import nodes, plain_agent
 from tests.server.nodes import CALL_S_MAX, Stubs
 from tests.server.plain_agent import agent, failed, silent, succeeded
@@ -39,7 +41,7 @@ async def submit(stubs: Stubs, job: job_service_pb2.JobSubmission) -> str:
     return (await stubs.jobs.SubmitJob(job_service_pb2.SubmitJobRequest(job=job), timeout=S)).job_id
 
 
-async def get(stubs: Stubs, job_id: str) -> "job_service_pb2.GetJobResponse":
+async def get(stubs: Stubs, job_id: str) -> job_service_pb2.GetJobResponse:
     return await stubs.jobs.GetJob(job_service_pb2.GetJobRequest(job_id=job_id), timeout=S)
 
 
@@ -237,7 +239,7 @@ async def test_history_goes_on_from_page_to_page(stubs: Stubs) -> None:
         job_id = (await run(stubs, nodes.submission("trip"))).job.job_id
     whole = await stubs.jobs.GetJobHistory(job_service_pb2.GetJobHistoryRequest(job_id=job_id), timeout=S)
 
-    events = []
+    events: list[job_pb2.HistoryEvent] = []
     token = ""
     while True:
         request = job_service_pb2.GetJobHistoryRequest(job_id=job_id, page_size=1, page_token=token)
@@ -280,7 +282,7 @@ async def test_list_goes_on_from_page_to_page(stubs: Stubs) -> None:
         ([common_pb2.JOB_STATE_FAILED], 0),
     ],
 )
-async def test_list_filters_by_state(stubs: Stubs, states: list[common_pb2.JobState], count: int) -> None:
+async def test_list_filters_by_state(stubs: Stubs, states: list[common_pb2.JobState.ValueType], count: int) -> None:
     """Only jobs in these states; none given: all."""
     async with agent(stubs, "flight", "car", "hotel"):
         await run(stubs, nodes.submission("trip"))

@@ -1,0 +1,60 @@
+"""Every field has bounds, each tested at the bound and one past it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from stepward.server import config
+from stepward.server.config import Bound, ClusterConfig, ConfigError, NodeConfig
+from stepward.server.core.limits import Limits
+
+CLUSTER = ClusterConfig()
+# Large enough for a payload of any size.
+NODE = NodeConfig(data=Path("data"))
+
+
+def test_defaults_keep_their_bounds() -> None:
+    """A node that is told nothing starts."""
+    config.check(CLUSTER, NODE)
+
+
+def test_every_number_has_a_bound() -> None:
+    """A field without one could be set to nonsense that shows itself much later."""
+    numbers = {name for name in NODE.__struct_fields__ if isinstance(getattr(NODE, name), int | float)}
+
+    assert {bound.field for bound in config._NODE_BOUNDS} == numbers
+
+
+@pytest.mark.parametrize("bound", config._NODE_BOUNDS, ids=lambda bound: bound.field)
+def test_node_field_at_its_bounds_and_past_them(bound: Bound) -> None:
+    """The error names the field, the value and the bound."""
+    for value in (bound.least, bound.most):
+        if bound.field != "stream_bytes_waiting_max" or value == bound.most:
+            config.check(CLUSTER, msgspec.structs.replace(NODE, **{bound.field: value}))
+    for value in (bound.least - 1, bound.most + 1):
+        with pytest.raises(ConfigError, match=f"^{bound.field} is {value}; it must be between") as caught:
+            config.check(CLUSTER, msgspec.structs.replace(NODE, **{bound.field: value}))
+        assert caught.value.field == bound.field
+
+
+@pytest.mark.parametrize(("ttl_ms", "good"), [(999, False), (1_000, True), (3_600_000, True), (3_600_001, False)])
+def test_session_ttl(ttl_ms: int, good: bool) -> None:
+    """Long enough for a few heartbeats, short enough to notice a lost agent."""
+    cluster = ClusterConfig(limits=Limits(session_ttl_ms=ttl_ms))
+    if good:
+        config.check(cluster, NODE)
+        return
+    with pytest.raises(ConfigError, match="session_ttl_ms"):
+        config.check(cluster, NODE)
+
+
+def test_stream_holds_two_payloads() -> None:
+    """An offer with the largest input must fit beside another."""
+    largest = 2 * CLUSTER.limits.payload_bytes_max
+    config.check(CLUSTER, msgspec.structs.replace(NODE, stream_bytes_waiting_max=largest))
+
+    with pytest.raises(ConfigError, match="twice payload_bytes_max"):
+        config.check(CLUSTER, msgspec.structs.replace(NODE, stream_bytes_waiting_max=largest - 1))

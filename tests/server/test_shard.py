@@ -1,0 +1,391 @@
+"""The host of a replica, the supervisor's loop above it, and admission in front of it; on a store in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from stepward.server import shard as shards
+from stepward.server.clock import SystemClock
+from stepward.server.config import NodeConfig
+from stepward.server.core.commands import (
+    Answer,
+    CloseStream,
+    Command,
+    RenewSession,
+    StreamClosed,
+    SubmitJob,
+    Sweep,
+    Swept,
+)
+from stepward.server.core.decide import Decision, Moment
+from stepward.server.core.limits import Limits
+from stepward.server.core.reader import Reader
+from stepward.server.core.rejections import Reason, Refused, Rejection
+from stepward.server.core.rows import Beat, Payload
+from stepward.server.gateway import Gateway
+from stepward.server.job_ids import JobIds
+from stepward.server.logbook.identity import found_cluster, open_identity
+from stepward.server.logbook.outbox import Applied, Decider, Instant
+from stepward.server.logbook.replica import Replica
+from stepward.server.observe import Counters
+from stepward.server.shard import FutureTicket, Shard
+from stepward.server.store.memory import MemoryStore
+from stepward.server.supervisor import Supervisor
+
+S = 10.0
+CLOCK = SystemClock()
+
+
+class Host:
+    """A shard with rules of a test's own."""
+
+    def __init__(self, decider: Decider, **config: object) -> None:
+        store = MemoryStore()
+        found_cluster(store, "n1", wall_ms=CLOCK.wall_ms())
+        self.counters = Counters()
+        self.fatal: list[str] = []
+        self.config = NodeConfig(data=Path("data"), **config)  # type: ignore[arg-type]  # whatever the test wants
+        replica = Replica(
+            store=store,
+            identity=open_identity(store),
+            decider=decider,
+            boot_id="boot",
+            now=Instant(CLOCK.steady_ms(), CLOCK.wall_ms()),
+            on_failure=lambda command, error: None,
+        )
+        self.shard = Shard(replica, clock=CLOCK, config=self.config, counters=self.counters, on_fatal=self.fatal.append)
+
+    async def lead(self) -> Shard:
+        """Start, and wait until the epoch is open."""
+        leading = asyncio.Event()
+        self.shard.on_standing(lambda standing: leading.set() if standing.leads else None)
+        self.shard.start()
+        async with asyncio.timeout(S):
+            await leading.wait()
+        return self.shard
+
+    def gateway(self) -> Gateway:
+        return Gateway(
+            self.shard,
+            job_ids=JobIds(0, random.Random(1)),
+            clock=CLOCK,
+            config=self.config,
+            counters=self.counters,
+        )
+
+
+class Noting:
+    """Rules that note what they are asked, and answer all the same; `writes`: each batch puts a row."""
+
+    def __init__(self, *, writes: bool = False) -> None:
+        self.batches: list[list[Command]] = []
+        self._writes = writes
+
+    def __call__(self, reader: Reader, commands: Sequence[Command], moment: Moment, /) -> Decision:
+        self.batches.append(list(commands))
+        row = Beat(moment.epoch, moment.sequence, 0, 0, 0, 0, 0)
+        answers: list[Answer] = [StreamClosed() for _ in commands]
+        return Decision({b"B": row} if self._writes else {}, answers, [])
+
+
+def close(number: int) -> CloseStream:
+    return CloseStream(f"session-{number}", number)
+
+
+def submit(data: bytes = b"1") -> SubmitJob:
+    return SubmitJob("0-" + "0" * 32, "default", "x", 0, Payload(data), "", {}, "", b"")
+
+
+async def test_what_comes_together_is_decided_together() -> None:
+    """One batch and one flush for all of it, in order, but renewals first."""
+    rules = Noting()
+    shard = await Host(rules).lead()
+    renewal = RenewSession("session-0", 1, 0)
+    renewed: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+    calls = [asyncio.ensure_future(shard.call(close(number))) for number in range(3)]
+    await asyncio.sleep(0)
+    shard.renew(renewal, FutureTicket(renewed))
+    async with asyncio.timeout(S):
+        await asyncio.gather(*calls, renewed)
+    shard.stop()
+
+    assert rules.batches == [[renewal, close(0), close(1), close(2)]]
+
+
+async def test_step_takes_no_more_than_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left comes with the next one, at once."""
+    monkeypatch.setattr(shards, "STEP_COMMANDS_MAX", 2)
+    rules = Noting()
+    shard = await Host(rules).lead()
+
+    async with asyncio.timeout(S):
+        await asyncio.gather(*(shard.call(close(number)) for number in range(5)))
+    shard.stop()
+
+    assert [len(batch) for batch in rules.batches] == [2, 2, 1]
+
+
+async def test_step_takes_no_more_bytes_than_its_bound() -> None:
+    """A command that is larger by itself goes alone."""
+    rules = Noting()
+    shard = await Host(rules).lead()
+    sizes = (shards.STEP_BYTES_MAX * 2, 10, 10)
+
+    async with asyncio.timeout(S):
+        await asyncio.gather(*(shard.call(close(number), size_bytes=size) for number, size in enumerate(sizes)))
+    shard.stop()
+
+    assert [len(batch) for batch in rules.batches] == [1, 2]
+
+
+async def test_listeners_hear_batches_in_order_and_each_for_itself() -> None:
+    """One that raises is counted, and hides nothing from the others."""
+    host = Host(Noting(writes=True))
+    heard: list[int] = []
+
+    def broken(applied: Applied) -> None:
+        raise ValueError(applied.sequence)
+
+    host.shard.on_applied(broken)
+    host.shard.on_applied(lambda applied: heard.append(applied.sequence))
+    shard = await host.lead()
+    async with asyncio.timeout(S):
+        for number in range(3):
+            await shard.call(close(number))
+    shard.stop()
+
+    # The first one opens the epoch.
+    assert heard == [1, 2, 3, 4]
+    assert host.counters.delivery_failures == host.counters.batches == 4
+
+
+async def test_replica_that_raises_is_never_asked_again() -> None:
+    """The node is told why, and whoever waits that nobody knows what became of his command."""
+
+    def rules(reader: Reader, commands: Sequence[Command], moment: Moment, /) -> Decision:
+        raise MemoryError("no room")
+
+    host = Host(rules)
+    shard = await host.lead()
+
+    async with asyncio.timeout(S):
+        answer = await shard.call(close(1))
+        later = await shard.call(close(2))
+
+    assert isinstance(answer, Rejection)
+    assert answer.reason is Reason.COMMIT_UNKNOWN
+    assert isinstance(later, Rejection)
+    assert later.reason is Reason.NODE_DRAINING
+    assert host.fatal == ["the replica stopped: no room"]
+    assert not shard.leads
+
+
+async def test_stop_answers_everybody() -> None:
+    """What no step has taken was never proposed. Safe to repeat."""
+    shard = await Host(Noting()).lead()
+    waiting = asyncio.ensure_future(shard.call(close(1)))
+    await asyncio.sleep(0)
+
+    shard.stop()
+    shard.stop()
+
+    answer = await waiting
+    assert isinstance(answer, Rejection)
+    assert answer.reason is Reason.NODE_DRAINING
+
+
+async def test_caller_who_has_gone_away_is_not_missed() -> None:
+    """The command is decided all the same."""
+    rules = Noting()
+    shard = await Host(rules).lead()
+    gone = asyncio.ensure_future(shard.call(close(1)))
+    await asyncio.sleep(0)
+    gone.cancel()
+
+    async with asyncio.timeout(S):
+        await shard.call(close(2))
+    shard.stop()
+
+    assert rules.batches == [[close(1), close(2)]]
+
+
+GUARD = """
+import time
+from stepward.server.shard import StepGuard
+guard = StepGuard(200)
+guard.start()
+guard.enter()
+{then}
+"""
+
+
+@pytest.mark.parametrize(
+    ("then", "code"),
+    [
+        # A step that does not come back.
+        ("time.sleep(20)", 71),
+        # One that comes back, and another.
+        ("time.sleep(0.1); guard.leave(); guard.enter(); time.sleep(0.1); guard.leave(); time.sleep(0.3)", 0),
+    ],
+)
+def test_hanging_flush_ends_the_process(then: str, code: int) -> None:
+    """With a last line for whoever looks for the reason."""
+    command = [sys.executable, "-c", GUARD.format(then=then)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=15, check=False)
+
+    assert ended.returncode == code
+    assert ("flush_hangs" in ended.stderr) is (code == 71)
+
+
+class Sweeping:
+    """Rules that answer sweeps as they are told."""
+
+    def __init__(self, answer: Callable[[], Answer]) -> None:
+        self.sweeps = 0
+        self._answer = answer
+
+    def __call__(self, reader: Reader, commands: Sequence[Command], moment: Moment, /) -> Decision:
+        self.sweeps += sum(isinstance(command, Sweep) for command in commands)
+        return Decision({}, [self._answer() for _ in commands], [])
+
+
+def supervisor(host: Host) -> Supervisor:
+    return Supervisor(
+        host.shard,
+        epoch=host.shard.standing.epoch,
+        clock=CLOCK,
+        limits=Limits(),
+        config=host.config,
+        counters=host.counters,
+        on_fatal=host.fatal.append,
+    )
+
+
+async def test_supervisor_that_keeps_failing_ends_the_node() -> None:
+    """So that there is never a leader without one; each failure is counted."""
+    rules = Sweeping(lambda: Rejection(Reason.INTERNAL, "a rule is wrong"))
+    host = Host(rules, supervisor_failures_max=2)
+    await host.lead()
+
+    async with asyncio.timeout(S):
+        await supervisor(host).run()
+    host.shard.stop()
+
+    assert rules.sweeps == host.counters.supervisor_failures == 2
+    assert host.fatal[0].startswith("the supervisor failed 2 times in a row")
+
+
+async def test_supervisor_goes_on_after_a_failure() -> None:
+    """Failures count in a row only."""
+    swept = Swept(handled=1, overdue=1, next_due_led_ms=None, next_due_log_ms=None)
+    answers: list[Answer] = [Rejection(Reason.INTERNAL, "wrong"), swept, Rejection(Reason.INTERNAL, "wrong"), swept]
+    done = asyncio.Event()
+
+    def answer() -> Answer:
+        if len(answers) == 1:
+            done.set()
+            return answers[0]
+        return answers.pop(0)
+
+    host = Host(Sweeping(answer), supervisor_failures_max=2)
+    await host.lead()
+    running = asyncio.create_task(supervisor(host).run())
+    async with asyncio.timeout(S):
+        await done.wait()
+    running.cancel()
+    host.shard.stop()
+
+    assert host.fatal == []
+    assert host.counters.supervisor_failures == 2
+
+
+async def test_supervisor_dies_with_its_epoch() -> None:
+    """Another epoch has another one."""
+    host = Host(Sweeping(StreamClosed))
+    await host.lead()
+    other = Supervisor(
+        host.shard,
+        epoch=host.shard.standing.epoch + 1,
+        clock=CLOCK,
+        limits=Limits(),
+        config=host.config,
+        counters=host.counters,
+        on_fatal=host.fatal.append,
+    )
+
+    async with asyncio.timeout(S):
+        await other.run()
+    host.shard.stop()
+
+    assert host.counters.sweeps == 0
+
+
+async def test_submissions_are_shed_at_their_bound() -> None:
+    """At the bound the last one gets in; one more is told when to come back; everything else still gets in."""
+    rules = Noting()
+    host = Host(rules, submissions_waiting_max=2, overload_retry_after_ms=700)
+    shard = await host.lead()
+    gateway = host.gateway()
+
+    waiting = [asyncio.ensure_future(gateway.submit(submit())) for _ in range(3)]
+    other = asyncio.ensure_future(shard.call(close(1)))
+    async with asyncio.timeout(S):
+        done = await asyncio.gather(*waiting, other, return_exceptions=True)
+    shard.stop()
+
+    refused = done[2]
+    assert isinstance(refused, Refused)
+    assert refused.rejection.reason is Reason.OVERLOADED
+    assert refused.rejection.retry_after_ms == 700
+    assert isinstance(done[3], StreamClosed)
+    assert len(rules.batches[0]) == 3
+    assert host.counters.shed == 1
+
+
+async def test_submissions_are_shed_at_their_bytes() -> None:
+    """Room is given back when a submission is decided, also when its caller has gone away."""
+    rules = Noting()
+    host = Host(rules, submission_bytes_waiting_max=10)
+    shard = await host.lead()
+    gateway = host.gateway()
+
+    first = asyncio.ensure_future(gateway.submit(submit(b"x" * 10)))
+    await asyncio.sleep(0)
+    with pytest.raises(Refused) as caught:
+        await gateway.submit(submit(b"x"))
+    first.cancel()
+    async with asyncio.timeout(S):
+        await shard.call(close(1))
+        answers = await gateway.submit_all([Rejection(Reason.INVALID_ARGUMENT, "no")])
+        again = gateway._propose_submission(submit(b"x" * 10))
+        await again
+    shard.stop()
+
+    assert caught.value.rejection.reason is Reason.OVERLOADED
+    assert answers == [Rejection(Reason.INVALID_ARGUMENT, "no")]
+
+
+async def test_waits_are_shed_at_their_bound() -> None:
+    """One that ends makes room."""
+    host = Host(Noting(), waiters_max=1)
+    gateway = host.gateway()
+    first = gateway.register_waiter("0-1")
+
+    with pytest.raises(Refused) as caught:
+        gateway.register_waiter("0-2")
+    gateway.forget_waiter("0-1", first)
+    second = gateway.register_waiter("0-2")
+    gateway.forget_waiter("0-2", second)
+    gateway.forget_waiter("0-2", second)
+    gateway.register_waiter("0-3")
+    host.shard.stop()
+
+    assert caught.value.rejection.reason is Reason.OVERLOADED
