@@ -14,7 +14,14 @@ import grpc.aio
 from stepward.client import AsyncClient
 from stepward.client.payloads import Payload as ClientPayload
 from stepward.v1 import job_service_pb2, job_service_pb2_grpc
-from stepward.v1.common_pb2 import JOB_STATE_COMPLETED, JobState, Payload
+from stepward.v1.common_pb2 import (
+    JOB_STATE_CANCELLED,
+    JOB_STATE_COMPENSATED,
+    JOB_STATE_COMPLETED,
+    JOB_STATE_FAILED,
+    JobState,
+    Payload,
+)
 from stepward.v1.job_service_pb2 import JobSubmission
 
 # A job that has not ended by then is lost.
@@ -22,6 +29,12 @@ JOB_S_MAX = 60.0
 
 # Submissions in one SubmitJobs call at most.
 BULK_MAX = 100
+
+# Without WatchJobs the newest ends are looked up this often. More than fit on a page must not end in between.
+LOOK_EVERY_S = 0.02
+LIST_MAX = 1000
+
+ENDS = (JOB_STATE_COMPLETED, JOB_STATE_COMPENSATED, JOB_STATE_CANCELLED, JOB_STATE_FAILED)
 
 CHANNEL_OPTIONS = (("grpc.use_local_subchannel_pool", 1),)
 
@@ -82,7 +95,7 @@ async def python_client(address: str, *, definition: str, input: Payload, run: s
 
 @asynccontextmanager
 async def bulk(address: str, *, definition: str, input: Payload, run: str) -> AsyncIterator[Submitter]:
-    """`SubmitJobs` for all that wait to be submitted, and one `WatchJobs` stream for their ends."""
+    """`SubmitJobs` for all that wait to be submitted, and one stream or list for the ends of all."""
     async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
         ends = Bulk(job_service_pb2_grpc.JobServiceStub(channel), caller_id=run)
         next_key = keys(run)
@@ -91,14 +104,13 @@ async def bulk(address: str, *, definition: str, input: Payload, run: str) -> As
             job = JobSubmission(definition_name=definition, input=input, idempotency_key=next_key(), caller_id=run)
             return await ends.run(job)
 
-        tasks = [asyncio.create_task(ends.watch()), asyncio.create_task(ends.submit())]
-        await ends.watching.wait()
-        try:
+        # A task that fails ends the run: without it every job would look lost.
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(ends.follow()), group.create_task(ends.submit())]
+            await ends.following.wait()
             yield submit
-        finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class Bulk:
@@ -112,7 +124,7 @@ class Bulk:
         # An end may come before the answer to the call that submitted the job.
         self._early: dict[str, JobState.ValueType] = {}
         self._calls: set[asyncio.Task[None]] = set()
-        self.watching = asyncio.Event()
+        self.following = asyncio.Event()
 
     async def run(self, job: JobSubmission) -> str:
         """Submit with the next call, and wait for the job's end."""
@@ -121,18 +133,40 @@ class Bulk:
         async with asyncio.timeout(JOB_S_MAX):
             return await ended
 
-    async def watch(self) -> None:
-        """Follow the ends of all jobs."""
+    async def follow(self) -> None:
+        """Learn of the ends of all jobs: by one stream where the server has it, else by looking."""
+        try:
+            await self._watch()
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
+                raise
+            await self._look()
+
+    async def _watch(self) -> None:
         stream = self._stub.WatchJobs(job_service_pb2.WatchJobsRequest(caller_id=self._caller_id))
         await stream.initial_metadata()
-        self.watching.set()
+        self.following.set()
         async for message in stream:
             for job in message.jobs:
-                ended = self._waiting.pop(job.job_id, None)
-                if ended is None:
-                    self._early[job.job_id] = job.state
-                else:
-                    _settle(ended, job.job_id, job.state)
+                self._ended(job.job_id, job.state)
+
+    async def _look(self) -> None:
+        """List what has ended, the newest first, again and again; latencies are then as coarse as that."""
+        self.following.set()
+        request = job_service_pb2.ListJobsRequest(states=ENDS, page_size=LIST_MAX)
+        while True:
+            response = await self._stub.ListJobs(request, timeout=JOB_S_MAX)
+            for job in response.jobs:
+                if job.job_id in self._waiting:
+                    self._ended(job.job_id, job.state)
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    def _ended(self, job_id: str, state: JobState.ValueType) -> None:
+        ended = self._waiting.pop(job_id, None)
+        if ended is None:
+            self._early[job_id] = state
+        else:
+            _settle(ended, job_id, state)
 
     async def submit(self) -> None:
         """Take what has gathered, call by call; calls overlap."""
