@@ -59,7 +59,7 @@ def offer(
     step: str,
     token: int,
     *,
-    start: wire.OfferStart = ON_OFFER,
+    start: wire.OfferStart.ValueType = ON_OFFER,
     idempotent: bool = True,
     start_to_close_ms: int = 600_000,
     action: str = "work",
@@ -134,7 +134,9 @@ class Played:
         self.session.received(self.now_ms, wire.WorkResponse(offers=wire.Offers(offers=offers)))
         return self.out()
 
-    def cancel(self, step: str, token: int, reason: wire.CancelReason = wire.CANCEL_REASON_JOB_ENDING) -> list[str]:
+    def cancel(
+        self, step: str, token: int, reason: wire.CancelReason.ValueType = wire.CANCEL_REASON_JOB_ENDING
+    ) -> list[str]:
         cancels = wire.Cancels(cancels=[wire.Cancel(attempt=ref(step, token), reason=reason)])
         self.session.received(self.now_ms, wire.WorkResponse(cancels=cancels))
         return self.out()

@@ -185,7 +185,7 @@ def test_cancel_of_what_waits_for_its_accept_is_refused() -> None:
         (wire.CANCEL_REASON_UNSPECIFIED, "STALE"),
     ],
 )
-def test_cancel_of_a_running_handler_stops_it(reason: wire.CancelReason, shown: str) -> None:
+def test_cancel_of_a_running_handler_stops_it(reason: wire.CancelReason.ValueType, shown: str) -> None:
     """H024: it needs no progress report to hear of it. It says that it has stopped only when it has."""
     played = Played()
     played.open()
@@ -247,7 +247,7 @@ def test_cancel_of_a_forgotten_attempt_is_never_refused() -> None:
         (wire.CANCEL_REASON_TIMEOUT, False),
     ],
 )
-def test_deaf_handler_drains_the_process_and_ends_it(reason: wire.CancelReason, patient: bool) -> None:
+def test_deaf_handler_drains_the_process_and_ends_it(reason: wire.CancelReason.ValueType, patient: bool) -> None:
     """Its neighbours may finish; nobody else is given its work before it is gone, so there is time."""
     played = Played()
     played.open()
