@@ -114,7 +114,7 @@ def packed(message: Message) -> AnyMessage:
 
 
 class ScriptedServer(grpc.GenericRpcHandler):
-    """Answers each method by its script, in order; a stream takes one list of answers a call."""
+    """Answers each method by its script, in order; a stream takes one list a call, or a function that gives one."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, Any]] = []
@@ -168,6 +168,8 @@ class ScriptedServer(grpc.GenericRpcHandler):
 
     def _stream(self, method: str, request: Any, context: grpc.ServicerContext) -> Iterator[Message]:
         answers = self._next(method, request)
+        if callable(answers) and not isinstance(answers, Message):
+            answers = answers(request)
         for answer in answers if isinstance(answers, list) else [answers]:
             yield self._give(answer, request, context)
 

@@ -163,6 +163,19 @@ def test_follow_ends_with_a_person(server: ScriptedServer) -> None:
     assert followed(server, Recorded()).state is JobState.ESCALATED
 
 
+def test_follow_shows_all_that_led_to_the_end(server: ScriptedServer) -> None:
+    """The end may come in several messages; when the rest is out of reach, the end is known all the same."""
+    whole, cut_off = Recorded(), Recorded()
+    first, second = job("COMPLETED", 2, "SUCCEEDED"), job("COMPLETED", 2, "SUCCEEDED")
+    first.events.add(revision=1)
+    second.events.add(revision=2)
+    server.on("WatchJob", [first, second], [first, Refused(grpc.StatusCode.INTERNAL, "INTERNAL")])
+
+    assert followed(server, whole).state is JobState.COMPLETED
+    assert followed(server, cut_off).state is JobState.COMPLETED
+    assert [len(view.changes) for view in (whole, cut_off)] == [2, 1]
+
+
 def test_follow_gives_up(server: ScriptedServer) -> None:
     """What ends the watch ends the follower, and closes the view."""
     view, other = Recorded(), Recorded()

@@ -333,6 +333,7 @@ class AsyncClient:
             raise error_from(failed, address) from None
         finally:
             stream.cancel()
+        watch.stream_ended()
         if not watch.ended:
             for change in watch.take_job(await self.get(watch.job_id), address):
                 yield change

@@ -326,6 +326,7 @@ class Client:
             raise error_from(failed, address) from None
         finally:
             stream.cancel()
+        watch.stream_ended()
         if not watch.ended:
             yield from watch.take_job(self.get(watch.job_id), address)
 

@@ -1,18 +1,21 @@
 """What one watch of a job has seen, over all the streams that it takes.
 
-Nothing is given out twice and nothing is left out: a stream resumes behind the last revision given out, and what a
-server sends again is dropped by its revision.
+Nothing is given out twice and nothing is left out. The events of one change may come in several messages, each with the
+job as it is by then, and a stream may break between them, even within the events of one batch. So a stream resumes
+just before the batch of the last event, and the events that were given out already are dropped by counting: the events
+of a batch have one order for ever.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from stepward.client import errors, reading
 from stepward.client.errors import StepwardError
 from stepward.client.failover import Attempts
 from stepward.client.values import Job, JobChange
-from stepward.v1 import job_service_pb2
+from stepward.v1 import job_pb2, job_service_pb2
 
 
 class Watch:
@@ -21,31 +24,52 @@ class Watch:
     def __init__(self, job_id: str, from_revision: int) -> None:
         self.job_id = job_id
         self.ended = False
-        """Whether the job was seen in its final state."""
-        self._revision = from_revision
+        """Whether everything has been given out: the job in its final state, and all that led there."""
+        self._final_seen = False
         self._resume_from = from_revision
+        # What was given out: the job's revision, and that of the last event with how many events of it.
+        self._job_revision = from_revision
+        self._event_revision = from_revision
+        self._events_of_revision = 0
+        # How many events of that revision this stream has brought again.
+        self._repeated = 0
         self._events_missing = False
 
     def request(self) -> job_service_pb2.WatchJobRequest:
-        """What the next stream asks for."""
+        """What a new stream asks for."""
+        self._repeated = 0
         return job_service_pb2.WatchJobRequest(job_id=self.job_id, from_revision=self._resume_from)
 
     def take(self, answer: job_service_pb2.WatchJobResponse) -> list[JobChange]:
-        """The change to give out; none when it is an old one."""
-        events = tuple(reading.event(event) for event in answer.events if event.revision > self._revision)
-        return self._changes(JobChange(job=reading.job(answer.job), events=events))
+        """The change to give out; none when all of it is old."""
+        new = self._new_events(answer.events)
+        job = reading.job(answer.job)
+        self._final_seen = job.state.final
+        if new:
+            self._resume_from = max(self._resume_from, self._event_revision - 1)
+        elif not answer.events:
+            # There are no more events up to this revision.
+            self._resume_from = max(self._resume_from, job.revision)
+        if not new and job.revision <= self._job_revision:
+            return []
+        return self._give(JobChange(job=job, events=tuple(reading.event(event) for event in new)))
+
+    def stream_ended(self) -> None:
+        """The server has closed a stream in good order."""
+        self.ended = self._final_seen
 
     def take_job(self, job: Job, address: str) -> list[JobChange]:
-        """The same for a job that was read because its stream ended without its end.
+        """The job as it was read because its stream ended without its end.
 
         It is given out only when it has ended, since the next stream brings anything else together with its events.
 
         Raises:
             Unreachable: The job goes on, so the stream was cut off.
         """
-        if job.state.final:
-            return self._changes(JobChange(job=job, events_missing=True))
-        raise errors.Unreachable(f"{address} ended the stream of job {self.job_id}, which goes on", address=address)
+        if not job.state.final:
+            raise errors.Unreachable(f"{address} ended the stream of job {self.job_id}, which goes on", address=address)
+        self.ended = True
+        return self._give(JobChange(job=job, events_missing=True)) if job.revision > self._job_revision else []
 
     def lost(self, error: StepwardError, attempts: Attempts, now_s: float) -> float:
         """The stream has failed: how long to wait until the next one.
@@ -65,11 +89,22 @@ class Watch:
             )
         return attempts.failed(error, now_s)
 
-    def _changes(self, change: JobChange) -> list[JobChange]:
-        self.ended = change.job.state.final
-        if change.job.revision <= self._revision:
-            return []
+    def _new_events(self, events: Sequence[job_pb2.HistoryEvent]) -> list[job_pb2.HistoryEvent]:
+        new = []
+        for event in events:
+            if event.revision > self._event_revision:
+                self._event_revision = event.revision
+                self._events_of_revision = self._repeated = 1
+                new.append(event)
+            elif event.revision == self._event_revision:
+                self._repeated += 1
+                if self._repeated > self._events_of_revision > 0:
+                    self._events_of_revision = self._repeated
+                    new.append(event)
+        return new
+
+    def _give(self, change: JobChange) -> list[JobChange]:
         missing = change.events_missing or self._events_missing
-        self._revision = self._resume_from = change.job.revision
+        self._job_revision = max(self._job_revision, change.job.revision)
         self._events_missing = False
         return [replace(change, events_missing=missing)]

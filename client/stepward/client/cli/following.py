@@ -11,11 +11,11 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from stepward.client.errors import StepwardError, WaitTimedOut
 from stepward.client.tree import HELD
-from stepward.client.values import JobChange, StepState
+from stepward.client.values import JobChange, JobState, StepState
 
 if TYPE_CHECKING:
     from stepward.client.blocking_client import Client
@@ -41,6 +41,13 @@ class Pace:
 PACE = Pace()
 
 
+class _Over:
+    """The watch has ended in good order."""
+
+
+_Changes: TypeAlias = "queue.Queue[JobChange | StepwardError | _Over]"
+
+
 def follow(
     session: Session,
     client: Client,
@@ -62,27 +69,32 @@ def follow(
     try:
         while True:
             item = _next(changes, job_id, ends_at_s, pace)
-            if isinstance(item, StepwardError):
-                raise item
-            if item is not None:
+            if isinstance(item, JobChange):
                 view.change(item)
                 lookout.job = item.job
-                if item.job.state.final or item.job.state == "ESCALATED":
+                if item.job.state is JobState.ESCALATED:
                     return item.job
+            elif lookout.job is not None and lookout.job.state.final:
+                # Whatever ended the watch: the end of the job is known.
+                if item is not None:
+                    return lookout.job
+            elif isinstance(item, StepwardError):
+                raise item
             lookout.look(time.monotonic())
     finally:
         lookout.close()
         view.close()
 
 
-def _watch(client: Client, job_id: str) -> queue.Queue[JobChange | StepwardError]:
+def _watch(client: Client, job_id: str) -> _Changes:
     # Unbounded, but one job changes a bounded number of times, and the reader only waits for this.
-    changes: queue.Queue[JobChange | StepwardError] = queue.Queue()
+    changes: _Changes = queue.Queue()
 
     def run() -> None:
         try:
             for change in client.watch(job_id):
                 changes.put(change)
+            changes.put(_Over())
         except StepwardError as error:
             changes.put(error)
 
@@ -91,8 +103,8 @@ def _watch(client: Client, job_id: str) -> queue.Queue[JobChange | StepwardError
 
 
 def _next(
-    changes: queue.Queue[JobChange | StepwardError], job_id: str, ends_at_s: float | None, pace: Pace
-) -> JobChange | StepwardError | None:
+    changes: _Changes, job_id: str, ends_at_s: float | None, pace: Pace
+) -> JobChange | StepwardError | _Over | None:
     """What has come; None when it is time to look."""
     left_s = None if ends_at_s is None else ends_at_s - time.monotonic()
     if left_s is not None and left_s <= 0:
