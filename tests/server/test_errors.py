@@ -81,7 +81,7 @@ def test_details_fit_into_a_clients_metadata(character: str) -> None:
 )
 def test_numbers_of_the_rows_are_those_of_the_contract(ours: type, public: object, prefix: str) -> None:
     """They pass from row to message as they are."""
-    assert {f"{prefix}_{one.name}": one.value for one in ours if one.value} == {  # type: ignore[attr-defined]  # enums
+    assert {f"{prefix}_{one.name}": one.value for one in ours if one.value} == {  # type: ignore[attr-defined]  # members of an enum
         name: number
         for name, number in public.items()  # type: ignore[attr-defined]  # an enum's wrapper
         if number
