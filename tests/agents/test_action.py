@@ -246,9 +246,9 @@ class SeatTaken(StepFailed):
         (RetryAfter(0.5, "busy"), outcomes.Failed("RetryAfter", "busy", retry_after_ms=500)),
         (SeatTaken("taken"), outcomes.Failed("SeatTaken", "taken")),
         (Unknown("no answer"), outcomes.Unknown("Unknown", "no answer")),
-        (ValueError("bad"), outcomes.Failed("ValueError", "bad")),
+        (ValueError("bad"), outcomes.Failed("ValueError", "bad", may_have_happened=True)),
         # An exception without words still says something.
-        (KeyError(), outcomes.Failed("KeyError", "KeyError")),
+        (KeyError(), outcomes.Failed("KeyError", "KeyError", may_have_happened=True)),
     ],
 )
 def test_error_becomes_outcome(error: Exception, outcome: outcomes.Outcome) -> None:

@@ -100,7 +100,10 @@ async def test_handlers_get_typed_input_and_their_output_is_reported(stub: Stub)
     ("action", "expected"),
     [
         ("give-up", wire.Failed(kind="Full", message="no seat", retryable=False)),
-        ("break-down", wire.Failed(kind="LookupError", message="no such row", retryable=True)),
+        (
+            "break-down",
+            wire.Failed(kind="LookupError", message="no such row", retryable=True, may_have_happened=True),
+        ),
     ],
 )
 async def test_exceptions_become_failures(stub: Stub, action: str, expected: wire.Failed) -> None:

@@ -254,7 +254,7 @@ def test_h057_an_output_over_the_limit_fails_at_once() -> None:
     [
         Succeeded(Payload(b"x" * 300_000)),
         Succeeded(Payload(b"not json")),
-        Failed("RESULT_TOO_LARGE", "found by the agent", retryable=False),
+        Failed("RESULT_TOO_LARGE", "found by the agent", retryable=False, may_have_happened=True),
     ],
 )
 def test_what_gave_nothing_that_can_be_kept_is_undone_all_the_same(event: object) -> None:
@@ -325,3 +325,22 @@ def test_a_failure_of_a_kind_that_is_not_retried_ends_the_step() -> None:
         world.report("agent-one", "j1", "pay", event)
 
         assert world.job_state("j1") == "COMPENSATED"
+
+
+def test_an_exception_that_nobody_classified_may_hide_an_effect() -> None:
+    """It is tried again like any failure where that is harmless; when the job is undone, so is this step."""
+    broken = Failed("ConnectionResetError", "after sending", retryable=True, may_have_happened=True)
+    world = world_with(single(retry=RetrySpec(attempts_max=2, initial_ms=1, cap_ms=1)))
+    world.submit("j1", "single")
+    world.report("agent-one", "j1", "pay", broken)
+    assert world.step_state("j1", "pay") == "RETRY_WAIT"
+    pass_time(world, world.now_ms + 500, alive=("agent-one",))
+
+    world.report("agent-one", "j1", "pay", broken)
+
+    assert (world.job_state("j1"), world.step_state("j1", "pay")) == ("COMPENSATING", "UNDO_OFFERED")
+
+    careful = world_with(single(effect=Effect.NON_IDEMPOTENT))
+    careful.submit("j1", "single")
+    careful.report("agent-one", "j1", "pay", broken)
+    assert careful.step_state("j1", "pay") == "ESCALATED"

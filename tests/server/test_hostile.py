@@ -248,7 +248,7 @@ async def test_reports_of_nonsense(stubs: Stubs) -> None:
 @pytest.mark.parametrize(
     ("output", "kind", "result"),
     [
-        (b"{", "RESULT_NOT_JSON", agent_service_pb2.REPORT_RESULT_RECORDED),
+        (b"{", "INVALID_OUTPUT", agent_service_pb2.REPORT_RESULT_RECORDED),
         (b'"' + b"x" * (BOUND - 1) + b'"', "RESULT_TOO_LARGE", agent_service_pb2.REPORT_RESULT_TOO_LARGE),
     ],
 )

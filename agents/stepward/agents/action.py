@@ -185,7 +185,7 @@ def outcome_of_value(value: Any) -> outcomes.Outcome:
         return outcomes.Succeeded(msgspec.json.encode(value))
     except (TypeError, ValueError, RecursionError) as error:
         text = f"the output of type {type(value).__name__} has no JSON form: {error}"
-        return outcomes.Failed(outcomes.INVALID_OUTPUT, text, retryable=False)
+        return outcomes.Failed(outcomes.INVALID_OUTPUT, text, retryable=False, may_have_happened=True)
 
 
 def outcome_of_error(error: BaseException) -> outcomes.Outcome:
@@ -200,4 +200,6 @@ def outcome_of_error(error: BaseException) -> outcomes.Outcome:
         case StepFailed():
             return outcomes.Failed(error.kind, error.message)
         case _:
-            return outcomes.Failed(type(error).__name__, str(error) or type(error).__name__)
+            # Nobody said that it did not happen: a request may have left before the exception came.
+            said = str(error) or type(error).__name__
+            return outcomes.Failed(type(error).__name__, said, may_have_happened=True)

@@ -33,12 +33,13 @@ class Succeeded:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The attempt did not happen."""
+    """The attempt failed. `may_have_happened`: nobody said that it did not happen, so its effect may be there."""
 
     kind: str
     message: str
     retryable: bool = True
     retry_after_ms: int | None = None
+    may_have_happened: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ def bounded(outcome: Outcome, *, payload_bytes_max: int) -> Outcome:
                 f"the output has {len(output)} bytes; at most {payload_bytes_max} can be kept: "
                 "store it elsewhere and return a reference"
             )
-            return Failed(RESULT_TOO_LARGE, text, retryable=False)
+            return Failed(RESULT_TOO_LARGE, text, retryable=False, may_have_happened=True)
         case _:
             return outcome
 
@@ -92,7 +93,12 @@ def report(key: AttemptKey, outcome: Outcome, *, draining: bool) -> wire.Attempt
 
 
 def _failed(outcome: Failed) -> wire.Failed:
-    failed = wire.Failed(kind=outcome.kind[:KIND_CHARS_MAX], message=cut(outcome.message), retryable=outcome.retryable)
+    failed = wire.Failed(
+        kind=outcome.kind[:KIND_CHARS_MAX],
+        message=cut(outcome.message),
+        retryable=outcome.retryable,
+        may_have_happened=outcome.may_have_happened,
+    )
     if outcome.retry_after_ms is not None:
         retry_after = Duration()
         retry_after.FromMilliseconds(outcome.retry_after_ms)

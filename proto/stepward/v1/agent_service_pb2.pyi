@@ -631,7 +631,7 @@ class AttemptReport(_message.Message):
 
     @_builtins.property
     def failed(self) -> Global___Failed:
-        """It failed, and did not happen."""
+        """It failed."""
 
     @_builtins.property
     def unknown(self) -> Global___Unknown:
@@ -732,7 +732,9 @@ Global___Succeeded: _TypeAlias = Succeeded  # noqa: Y015
 
 @_typing.final
 class Failed(_message.Message):
-    """The attempt failed."""
+    """The attempt failed. Say so deliberately: a failure of which nobody said that it did not happen, such as an exception
+    that no handler caught, may hide an effect.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -740,12 +742,17 @@ class Failed(_message.Message):
     MESSAGE_FIELD_NUMBER: _builtins.int
     RETRYABLE_FIELD_NUMBER: _builtins.int
     RETRY_AFTER_FIELD_NUMBER: _builtins.int
+    MAY_HAVE_HAPPENED_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
     """Short stable name of what went wrong."""
     message: _builtins.str
     """One sentence for a person."""
     retryable: _builtins.bool
     """False: do not try again."""
+    may_have_happened: _builtins.bool
+    """True when it may have happened all the same. The step is repeated only if that is harmless, and is undone if its
+    job is.
+    """
     @_builtins.property
     def retry_after(self) -> _duration_pb2.Duration:
         """When to try again, instead of the policy's wait."""
@@ -757,10 +764,11 @@ class Failed(_message.Message):
         message: _builtins.str = ...,
         retryable: _builtins.bool = ...,
         retry_after: _duration_pb2.Duration | None = ...,
+        may_have_happened: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["retry_after", b"retry_after"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "message", b"message", "retry_after", b"retry_after", "retryable", b"retryable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "may_have_happened", b"may_have_happened", "message", b"message", "retry_after", b"retry_after", "retryable", b"retryable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

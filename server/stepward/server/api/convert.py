@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from stepward.server.core import commands, json_text, rows, views
+from stepward.server.core import commands, rows, views
 from stepward.server.core.rows import Clock
 from stepward.v1 import agent_service_pb2, common_pb2, job_pb2
 
@@ -210,14 +210,15 @@ def _event(attempt: agent_service_pb2.AttemptReport, limits: Limits) -> AttemptE
     """What became of an attempt, inwards. What it says is cut to its bounds, not refused: the outcome matters more."""
     match attempt.WhichOneof("event"):
         case "succeeded":
-            return _succeeded(attempt.succeeded.output, limits)
+            output = attempt.succeeded.output
+            return commands.Succeeded(rows.Payload(output.data, output.encoding))
         case "failed":
             failed = attempt.failed
             wait_ms = None
             if failed.HasField("retry_after"):
                 wait_ms = min(max(duration_ms(failed.retry_after), 0), limits.duration_ms_max)
             kind, said = _kind(failed.kind, limits), cut(failed.message, limits.failure_message_bytes_max)
-            return commands.Failed(kind, said, failed.retryable, wait_ms)
+            return commands.Failed(kind, said, failed.retryable, wait_ms, failed.may_have_happened)
         case "unknown":
             unknown = attempt.unknown
             said = cut(unknown.message, limits.failure_message_bytes_max)
@@ -236,20 +237,6 @@ def _event(attempt: agent_service_pb2.AttemptReport, limits: Limits) -> AttemptE
             return None
         case never:
             assert_never(never)
-
-
-def _succeeded(output: common_pb2.Payload, limits: Limits) -> AttemptEvent:
-    """A success whose output claims to be JSON and is not can be of no use to later steps: it is a failure.
-
-    One that is too large passes: the core answers it, as it also does when a handler's output grows over a restart.
-    """
-    data, encoding = output.data, output.encoding
-    if data and encoding in json_text.ENCODINGS and len(data) <= limits.payload_bytes_max:
-        wrong = json_text.json_check(data, limits.json_depth_max)
-        if wrong is not None:
-            said = f"the output is not JSON: {wrong}; give JSON, or say in encoding what it is"
-            return commands.Failed("RESULT_NOT_JSON", said, retryable=False)
-    return commands.Succeeded(rows.Payload(data, encoding))
 
 
 def _progress(details: common_pb2.Payload, limits: Limits) -> AttemptEvent | None:

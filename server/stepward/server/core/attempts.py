@@ -18,14 +18,11 @@ if TYPE_CHECKING:
     from stepward.server.core.states import Phase
 
 
-# Failures that are found behind the end of a handler: what it did is done, though it gave nothing that can be kept.
-HAPPENED_KINDS = frozenset({"RESULT_TOO_LARGE", "RESULT_INVALID"})
-
-
 class End(Enum):
-    """How an attempt ended. After all but FAILED it may have happened."""
+    """How an attempt ended. After all but FAILED it may have happened; BROKEN is a failure that may hide an effect."""
 
     FAILED = auto()
+    BROKEN = auto()
     TIMED_OUT = auto()
     LOST = auto()
     UNKNOWN = auto()
@@ -65,7 +62,7 @@ def _close(batch: Batch, job_id: str, ordinal: int, step: Step, how: End, failur
     """
     phase = states.phase(step.state)
     # An on-offer handler that ended or was lost before it said that it had started was an attempt only if it reported.
-    number = step.attempts + (step.state is phase.offered and how in (End.FAILED, End.UNKNOWN))
+    number = step.attempts + (step.state is phase.offered and how in (End.FAILED, End.BROKEN, End.UNKNOWN))
     lingering, fence_led_ms = step.lingering, step.fence_at_led_ms
     key = keys.assignment(step.session_id, step.token, job_id, ordinal)
     if how is End.TIMED_OUT:
@@ -85,6 +82,7 @@ def _close(batch: Batch, job_id: str, ordinal: int, step: Step, how: End, failur
         )
     type_ = {
         End.FAILED: phase.attempt_failed,
+        End.BROKEN: phase.attempt_failed,
         End.TIMED_OUT: phase.attempt_timed_out,
         End.LOST: phase.attempt_lost,
         End.UNKNOWN: phase.attempt_unknown,
@@ -99,7 +97,7 @@ def _close(batch: Batch, job_id: str, ordinal: int, step: Step, how: End, failur
         step,
         attempts=number,
         lease_losses=step.lease_losses + (how is End.LOST),
-        maybe_done=step.maybe_done or how is not End.FAILED or failure.kind in HAPPENED_KINDS,
+        maybe_done=step.maybe_done or how is not End.FAILED,
         failure=failure,
         lingering=lingering,
         fence_at_led_ms=fence_led_ms,
@@ -123,7 +121,11 @@ def _may_retry(batch: Batch, job_id: str, ordinal: int, step: Step, how: End, fa
     if step.attempts >= retry.attempts_max or step.lease_losses >= batch.limits.lease_losses_max:
         return False
     # An attempt that may have happened is repeated only where repeating does no harm. An undo always may be.
-    return how is End.FAILED or phase.undo or spec.effect is Effect.IDEMPOTENT
+    return how is End.FAILED or phase.undo or _repeatable(spec)
+
+
+def _repeatable(spec: StepSpec) -> bool:
+    return spec.effect is Effect.IDEMPOTENT
 
 
 def _wait_for_retry(batch: Batch, job_id: str, ordinal: int, step: Step, retry_after_ms: int | None) -> None:
@@ -153,7 +155,7 @@ def _give_up(batch: Batch, job_id: str, ordinal: int, step: Step, how: End, fail
         compensation.undo_failed(batch, job_id, ordinal, step, failure)
     elif poison:
         compensation.escalate(batch, job_id, ordinal, step, failure)
-    elif how in (End.LOST, End.UNKNOWN) or (how is End.TIMED_OUT and spec.effect is Effect.NON_IDEMPOTENT):
+    elif how in (End.LOST, End.UNKNOWN) or (how is not End.FAILED and not _repeatable(spec) and failure.retryable):
         unknown = batch.move(job_id, ordinal, step, StepState.OUTCOME_UNKNOWN, NO_TIMER, failure=failure)
         batch.event(job_id, EventType.StepOutcomeUnknown, ordinal=ordinal, detail=failure.kind)
         if spec.on_unknown is OnUnknown.COMPENSATE:

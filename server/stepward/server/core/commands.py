@@ -104,12 +104,13 @@ class Succeeded(Struct, frozen=True):
 
 
 class Failed(Struct, frozen=True):
-    """The attempt failed and did not happen. `retry_after_ms` None: the policy's wait."""
+    """The attempt failed. `retry_after_ms` None: the policy's wait."""
 
     kind: str
     message: str
     retryable: bool
     retry_after_ms: int | None = None
+    may_have_happened: bool = False
 
 
 class Unknown(Struct, frozen=True):

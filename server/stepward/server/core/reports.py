@@ -152,9 +152,10 @@ def _current(
             started(batch, job_id, ordinal, step)
         case Succeeded(output=output):
             return _succeeded(batch, job_id, ordinal, step, output)
-        case Failed(kind=kind, message=message, retryable=retryable, retry_after_ms=retry_after_ms):
-            failure = _failure(batch, job_id, ordinal, kind, message, retryable=retryable)
-            attempts.end(batch, job_id, ordinal, End.FAILED, failure, retry_after_ms=retry_after_ms)
+        case Failed():
+            failure = _failure(batch, job_id, ordinal, event.kind, event.message, retryable=event.retryable)
+            how = End.BROKEN if event.may_have_happened else End.FAILED
+            attempts.end(batch, job_id, ordinal, how, failure, retry_after_ms=event.retry_after_ms)
         case Unknown(kind=kind, message=message):
             failure = _failure(batch, job_id, ordinal, kind, message, retryable=True)
             attempts.end(batch, job_id, ordinal, End.UNKNOWN, failure)
@@ -212,7 +213,7 @@ def _unfit(output: rows.Payload, limits: Limits) -> tuple[str, str]:
     if output.data and output.encoding in json_text.ENCODINGS:
         fault = json_text.json_check(output.data, limits.json_depth_max)
         if fault is not None:
-            return "RESULT_INVALID", f"the output is said to be JSON, but {fault}; name its encoding, or return JSON"
+            return "INVALID_OUTPUT", f"the output is said to be JSON, but {fault}; name its encoding, or return JSON"
     return "", ""
 
 
@@ -220,7 +221,7 @@ def _succeeded(batch: Batch, job_id: str, ordinal: int, step: Step, output: rows
     kind, text = _unfit(output, batch.limits)
     if kind:
         failure = _failure(batch, job_id, ordinal, kind, text, retryable=False)
-        attempts.end(batch, job_id, ordinal, End.FAILED, failure)
+        attempts.end(batch, job_id, ordinal, End.BROKEN, failure)
         return TOO_LARGE if kind == "RESULT_TOO_LARGE" else RECORDED, text
     phase = states.phase(step.state)
     number = step.attempts + (step.state is phase.offered)
