@@ -9,15 +9,9 @@ from __future__ import annotations
 
 import click
 
-from stepward.client.cli.agent import agent
-from stepward.client.cli.cluster import cluster
-from stepward.client.cli.definition import definition
-from stepward.client.cli.demo import demo
-from stepward.client.cli.dev import dev
+from stepward.client.cli import agent, cluster, definition, demo, dev, job, version
 from stepward.client.cli.exits import ExitCode
-from stepward.client.cli.job import job
 from stepward.client.cli.session import Session, choose, shared_options
-from stepward.client.cli.version import version
 
 __all__ = ["ExitCode", "main"]
 
@@ -42,5 +36,5 @@ def main(
     ctx.obj = choose(Session.from_environment(), servers=servers, namespace=namespace, timeout_s=timeout, output=output)
 
 
-for command in (dev, demo, job, definition, agent, cluster, version):
+for command in (dev.dev, demo.demo, job.job, definition.definition, agent.agent, cluster.cluster, version.version):
     main.add_command(command)

@@ -158,6 +158,7 @@ def _print_banner(ready: dict[str, Any], folder: Path, *, temporary: bool) -> No
 
 def _stop(child: subprocess.Popen[bytes]) -> ExitCode:
     """End the server, and say how that went."""
+    note("ending the server; a second Ctrl-C kills it")
     child.terminate()
     try:
         code = child.wait(STOP_S_MAX)

@@ -1,0 +1,111 @@
+"""`stepward definition` against a real server that answers by a script."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import grpc
+import pytest
+
+from stepward.v1 import (
+    definition_pb2,
+    definition_service_pb2,
+)
+from tests.client.command_line import run
+from tests.client.scripted_server import Refused, ScriptedServer
+
+NO_DEFINITION = Refused(grpc.StatusCode.NOT_FOUND, "DEFINITION_NOT_FOUND", "there is no definition tripp")
+TRIP = "name: trip\nsteps:\n  - id: a\n  - id: b\n    needs: [aa]\n"
+
+
+@pytest.mark.parametrize(
+    ("stored", "hint"),
+    [
+        (["trip", "other"], 'did you mean "trip"?'),
+        ([], "no definition is stored yet; store one with: stepward definition apply FILE"),
+    ],
+)
+def test_unknown_definitions(server: ScriptedServer, at: list[str], stored: list[str], hint: str) -> None:
+    """The same for definitions, wherever they are named."""
+    versions = [
+        definition_pb2.DefinitionVersion(definition=definition_pb2.Definition(name=name), version=1) for name in stored
+    ]
+    server.always("SubmitJob", NO_DEFINITION)
+    server.always("GetDefinition", NO_DEFINITION)
+    server.always("ListDefinitions", definition_service_pb2.ListDefinitionsResponse(versions=versions))
+
+    for arguments in (["job", "submit", "tripp"], ["job", "run", "tripp"], ["definition", "get", "tripp"]):
+        ran = run(*arguments, *at)
+        assert (ran.code, ran.stdout) == (3, "")
+        assert hint in ran.stderr
+
+
+INVALID = Refused(
+    grpc.StatusCode.INVALID_ARGUMENT,
+    "INVALID_DEFINITION",
+    "1 rule is broken",
+    violations=(("definition.steps[1].needs[0]", "no such step"),),
+)
+
+
+def test_definition_apply(server: ScriptedServer, at: list[str], tmp_path: Path) -> None:
+    """What the server refuses is led back to its line."""
+    file = tmp_path / "trip.yaml"
+    file.write_text(TRIP)
+    version = definition_pb2.DefinitionVersion(definition=definition_pb2.Definition(name="trip"), version=1)
+    server.on(
+        "ApplyDefinition", definition_service_pb2.ApplyDefinitionResponse(version=version, created=False), INVALID
+    )
+
+    unchanged = run("definition", "apply", str(file), *at)
+    refused = run("definition", "apply", str(file), *at)
+    file.write_text("name: [")
+    broken = run("definition", "apply", str(file), *at)
+
+    assert (unchanged.code, unchanged.stdout) == (0, "definition trip version 1 unchanged\n")
+    assert (refused.code, refused.stdout) == (1, "")
+    assert refused.stderr.splitlines()[0] == f"{file}:5:13: definition.steps[1].needs[0]: no such step"
+    assert (broken.code, broken.stdout) == (1, "")
+    assert f"{file}:1:8: broken YAML" in broken.stderr
+    assert len(server.requests("ApplyDefinition")) == 2
+
+
+def test_definition_validate(server: ScriptedServer, at: list[str], tmp_path: Path) -> None:
+    """As a compiler prints it, or as JSON lines."""
+    file = tmp_path / "trip.yaml"
+    file.write_text(TRIP)
+    violation = definition_service_pb2.Violation(field="steps[1].needs[0]", description="no such step")
+    server.on("ValidateDefinition", definition_service_pb2.ValidateDefinitionResponse())
+    server.always("ValidateDefinition", definition_service_pb2.ValidateDefinitionResponse(violations=[violation]))
+
+    fine = run("definition", "validate", str(file), *at)
+    wrong = run("definition", "validate", str(file), *at)
+    as_lines = run("definition", "validate", str(file), *at, "-o", "jsonl")
+    alone = run("definition", "validate", str(file), "--server", "127.0.0.1:1")
+
+    assert (fine.code, fine.stdout) == (0, f"{file}: fine\n")
+    assert (wrong.code, wrong.stdout) == (1, f"{file}:5:13: steps[1].needs[0]: no such step\n")
+    assert as_lines.json == {
+        "file": str(file),
+        "line": 5,
+        "column": 13,
+        "field": "steps[1].needs[0]",
+        "description": "no such step",
+    }
+    assert alone.code == 5
+    assert "the form of all files is right" in alone.stderr
+
+
+def test_definition_get_and_list(server: ScriptedServer, at: list[str]) -> None:
+    """A definition comes out as a file that can go in again."""
+    trip = definition_pb2.Definition(name="trip", steps=[definition_pb2.Step(id="a", input='{"b":"${input.b}"}')])
+    version = definition_pb2.DefinitionVersion(definition=trip, version=3, hash="abcdef0123456789")
+    server.always("GetDefinition", definition_service_pb2.GetDefinitionResponse(version=version))
+    server.always("ListDefinitions", definition_service_pb2.ListDefinitionsResponse(versions=[version]))
+
+    got = run("definition", "get", "trip", *at)
+    listed = run("definition", "list", *at)
+
+    assert got.stdout == "name: trip\nsteps:\n- id: a\n  input:\n    b: ${input.b}\n"
+    assert listed.lines[1].split() == ["trip", "3", "1", "abcdef012345"]
+    assert run("definition", "get", "trip", *at, "-o", "json").json["version"] == 3

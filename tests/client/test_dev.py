@@ -1,0 +1,191 @@
+"""`stepward dev` with the real server, and with stand-ins for a server that does not do what it should."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from stepward.client import Client
+from stepward.client.cli import dev
+from stepward.client.cli.dev import PIP_LINE
+from stepward.client.cli.exits import ExitCode
+from stepward.v1 import cluster_service_pb2
+from tests.client.command_line import run
+from tests.client.scripted_server import ScriptedServer
+
+# Starts and stops of a process on a busy machine.
+WAIT_S_MAX = 60.0
+
+READY = """
+import json, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+print("not JSON", flush=True)
+print(json.dumps({"event": "ready", "address": "127.0.0.1:1", "pid": 1, "arguments": sys.argv[1:]}), flush=True)
+"""
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts `stepward dev`; whatever is left of it is killed."""
+    started = []
+
+    def start(*arguments: str, server: Path | None = None) -> subprocess.Popen[str]:
+        # In front of all others, the stand-in is what `python -m stepward.server` finds.
+        environment = {**os.environ, "PYTHONPATH": str(server)} if server else None
+        command = [sys.executable, "-c", "from stepward.client.cli import main; main()", "dev", *arguments]
+        child = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+        )
+        started.append(child)
+        return child
+
+    yield start
+    for child in started:
+        if child.poll() is None:
+            child.kill()
+        child.communicate()
+
+
+def stand_in(folder: Path, program: str) -> Path:
+    """A server of a few lines, where Python finds it."""
+    package = folder / "stepward" / "server"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "__main__.py").write_text(textwrap.dedent(program))
+    return folder
+
+
+def read_until(child: subprocess.Popen[str], last: str) -> str:
+    """What a process prints up to a line; its end ends it, too."""
+    assert child.stdout is not None
+    lines = []
+    for line in child.stdout:
+        lines.append(line)
+        if line.startswith(last):
+            break
+    return "".join(lines)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_real_server(start: Start, number: signal.Signals) -> None:
+    """It says where it is, answers there, ends when it is told to, and leaves nothing behind."""
+    child = start("--port", "0")
+    banner = read_until(child, "Ctrl-C")
+    address = re.search(r"address +(\S+)", banner)
+    folder = re.search(r"data +(\S+)", banner)
+    assert address
+    assert folder
+    with Client(address[1]) as client:
+        status = client.status()
+        there = Path(folder[1]).is_dir()
+
+    child.send_signal(number)
+    code = child.wait(WAIT_S_MAX)
+
+    assert there
+    assert status.shards[0].leader
+    assert f"pid {status.pid}" in banner
+    assert f"stepward agent run MODULE --server {address[1]}" in banner
+    assert code == 0
+    assert not Path(folder[1]).exists()
+    with pytest.raises(ProcessLookupError):
+        os.kill(status.pid, 0)
+
+
+def test_data_is_kept(start: Start, tmp_path: Path) -> None:
+    """With --data nothing is removed, and the arguments go to the server as they were agreed."""
+    server = stand_in(
+        tmp_path / "server", READY + "sys.stderr.write(str(sys.argv)); sys.stderr.flush(); time.sleep(60)"
+    )
+    data = tmp_path / "data"
+    data.mkdir()
+    child = start("--port", "0", "--data", str(data), "--ttl", "1500ms", "-v", server=server)
+    banner = read_until(child, "Ctrl-C")
+
+    child.send_signal(signal.SIGINT)
+    _, stderr = child.communicate(timeout=WAIT_S_MAX)
+
+    assert child.returncode == 0
+    assert f"data     {data}\n" in banner
+    assert data.is_dir()
+    arguments = ["dev", "--data", str(data), "--port", "0", "--host", "127.0.0.1", "--session-ttl-ms", "1500"]
+    assert str(arguments)[1:-1] in stderr
+    assert "the server has ended" in stderr
+
+
+@pytest.mark.parametrize(
+    ("program", "complaint"),
+    [
+        ("import sys; sys.exit('no disk')", "the server did not start (exit code 1); it said last:\n  no disk"),
+        ("import sys; sys.exit(78)", "the server did not start (exit code 78); it said last:\n  nothing"),
+        (READY + "sys.exit('disk gone')", "the server ended by itself with exit code 1; it said last:\n  disk gone"),
+    ],
+    ids=["does not start", "is not fit", "ends by itself"],
+)
+def test_a_server_that_fails(start: Start, tmp_path: Path, program: str, complaint: str) -> None:
+    """Its last words are shown, and the code is 1."""
+    child = start("--port", "0", server=stand_in(tmp_path, program))
+    _, stderr = child.communicate(timeout=WAIT_S_MAX)
+
+    assert child.returncode == 1
+    assert complaint in stderr
+    assert "Traceback" not in stderr
+
+
+def test_a_server_that_does_not_end(start: Start, tmp_path: Path) -> None:
+    """It is killed by a second Ctrl-C."""
+    deaf = READY.replace("lambda *_: sys.exit(0)", "signal.SIG_IGN") + "time.sleep(60)"
+    child = start("--port", "0", server=stand_in(tmp_path, deaf))
+    read_until(child, "Ctrl-C")
+
+    child.send_signal(signal.SIGINT)
+    assert child.stderr is not None
+    assert child.stderr.readline() == "ending the server; a second Ctrl-C kills it\n"
+    child.send_signal(signal.SIGINT)
+    child.communicate(timeout=WAIT_S_MAX)
+
+    assert child.returncode == ExitCode.INTERRUPTED
+
+
+def test_a_taken_port() -> None:
+    """Said before anything is started."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        ran = run("dev", "--port", str(port))
+
+    assert (ran.code, ran.stdout) == (1, "")
+    assert ran.stderr == (
+        f"error: cannot listen on 127.0.0.1:{port}: Address already in use; choose another with --port, 0 for any\n"
+    )
+
+
+def test_a_port_taken_by_ourselves(server: ScriptedServer) -> None:
+    """The one who has it is named when it is one of us."""
+    server.on("GetStatus", cluster_service_pb2.GetStatusResponse(pid=4711))
+
+    ran = run("dev", "--port", str(server.port))
+
+    assert "(a stepward server, pid 4711, is running there already)" in ran.stderr
+
+
+def test_without_the_server_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exact line that installs it."""
+    monkeypatch.setattr(dev, "SERVER_PACKAGE", "no_such_package")
+
+    ran = run("dev", "--port", "0")
+
+    assert (ran.code, ran.stdout) == (1, "")
+    assert ran.stderr == f"error: the server is not installed; install it with:\n  {PIP_LINE}\n"
