@@ -125,6 +125,20 @@ def test_h071_handler_that_cannot_be_stopped_is_not_said_to_have_stopped() -> No
     assert played.passes(DRAIN_MS + KILL_GRACE_MS) == ["cancel deaf#7 DRAINING", "end process 70"]
 
 
+def test_drain_does_not_wait_for_the_time_of_a_deaf_handler() -> None:
+    """It may have ten minutes left; the drain has not."""
+    played = Played()
+    played.open()
+    played.offer("deaf", 7)
+    played.cancel("deaf", 7, wire.CANCEL_REASON_JOB_ENDING)
+    played.passes(500)
+    played.answer("deaf", 7)
+    drain(played)
+
+    assert played.passes(DRAIN_MS + KILL_GRACE_MS - 50) == []
+    assert "end process 70" in played.passes(500)
+
+
 def test_cancel_during_a_drain_is_no_drain() -> None:
     """Why it was stopped decides what follows: a drain uses no attempt."""
     played = Played()

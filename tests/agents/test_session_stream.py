@@ -85,6 +85,20 @@ def test_redirect_leads_to_another_node() -> None:
     assert played.out() == ["change node b:1 c:1"]
 
 
+def test_new_node_is_not_blamed_for_the_silence_of_the_old_one() -> None:
+    """What was not answered on a closed stream never will be."""
+    played = Played()
+    played.open()
+    played.passes(TTL_MS // 6 + 1_000, acknowledged=False)
+    played.lose_stream()
+    played.passes(1_900)
+    played.connect()
+    played.out()
+
+    assert played.passes(TTL_MS // 3 - 50) == []
+    assert played.passes(50) == ["change node"]
+
+
 def test_message_of_a_newer_protocol_is_passed_over() -> None:
     played = Played()
     played.open()
@@ -124,6 +138,30 @@ def test_what_ran_under_an_ended_session_has_lost_its_lease() -> None:
     played.ended("charge", 7, Stopped())
     assert "cancel flight#7 LEASE_LOST" not in played.passes(TTL_MS - 50)
     assert "cancel flight#7 LEASE_LOST" in played.passes(50)
+
+
+def test_new_session_does_not_hold_what_the_old_one_held() -> None:
+    played = Played()
+    played.open()
+    played.offers(offer("runs", 7), offer("ended", 7), offer("asks", 7, start=ON_ACCEPT))
+    played.ended("ended", 7)
+    over(played)
+    played.connect()
+
+    assert played.out() == ["hello session-2 held=[]"]
+    assert played.session.busy_slots == 1
+
+
+def test_lease_of_the_new_session_that_runs_again_is_not_that_of_the_old_one() -> None:
+    played = Played()
+    played.open()
+    played.offer("flight", 7)
+    over(played)
+    played.open()
+    played.passes(TTL_MS, acknowledged=False)
+    played.acknowledge()
+
+    assert "lease back flight#7" not in played.out()
 
 
 def test_new_session_does_not_save_the_handlers_of_the_old_one() -> None:

@@ -38,13 +38,12 @@ class Lease:
             self._sent_at_ms[number] = now_ms
 
     def acknowledged(self, number: int) -> None:
-        """A heartbeat was answered. Older ones that were not need no answer any more: the node is not silent."""
+        """A heartbeat was answered. Older ones need no answer any more: the node is not silent, and they prove less."""
         sent_at_ms = self._sent_at_ms.get(number)
         if sent_at_ms is None:
             return
         self._sent_at_ms = {other: at_ms for other, at_ms in self._sent_at_ms.items() if other > number}
-        if self._counts_from_ms is None or sent_at_ms > self._counts_from_ms:
-            self._counts_from_ms = sent_at_ms
+        self._counts_from_ms = sent_at_ms
 
     def stream_closed(self) -> None:
         """What was not answered on this stream never will be."""

@@ -305,7 +305,7 @@ class Session:
         _log.info("draining session=%s busy_slots=%s", self.session_id, self.busy_slots)
         self._drain = Drain(now_ms + self._drain_timeout_ms, exit_code)
         self._holdings.draining = True
-        # Before the reports: what a draining agent hands back may be given to another at once.
+        # Goes out before the reports: what a draining agent hands back may be given to another at once.
         self._tell_drain(now_ms)
         self._holdings.hand_back()
 
