@@ -59,6 +59,8 @@ class NodeConfig(Struct, frozen=True, kw_only=True):
     overload_retry_after_ms: int = 500
     # How long commands gather for one batch under load, at most. Longer costs latency and wins nothing more.
     gather_ms_max: float = 4.0
+    # The same where the disk is slow: a few times a flush, so that calls are taken in meanwhile.
+    gather_ms_max_slow: float = 16.0
     # Bytes that may wait for an agent, or a watcher, that does not read. Twice the largest set of offers is normal.
     stream_bytes_waiting_max: int = 16 * 1024 * 1024
     # Agents' streams that may be open at once.
@@ -101,6 +103,7 @@ _NODE_BOUNDS = (
     Bound("submission_bytes_waiting_max", 1, 1 << 33),
     Bound("overload_retry_after_ms", 1, 60_000),
     Bound("gather_ms_max", 0, 100),
+    Bound("gather_ms_max_slow", 0, 1_000),
     Bound("stream_bytes_waiting_max", 1, 1 << 30),
     Bound("streams_max", 1, 1_000_000),
     Bound("waiters_max", 1, 10_000_000),

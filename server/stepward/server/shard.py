@@ -10,13 +10,16 @@ import asyncio
 import os
 import sys
 import threading
+import time
 from collections import deque
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from stepward.server import observe
 from stepward.server.core import keys
 from stepward.server.core.rejections import Reason, Rejection
+from stepward.server.gathering import SLICE_MS, Gathering
 from stepward.server.logbook.replica import Instant, Proposal
 
 if TYPE_CHECKING:
@@ -37,8 +40,6 @@ STEP_COMMANDS_MAX: Final = 2_000
 STEP_BYTES_MAX: Final = 900 * 1024
 # What a command costs in rows beside the payloads that it carries.
 COMMAND_BYTES: Final = 1_000
-# By how much the gathering delay grows when it was worth it, and where it begins (ms).
-_GATHER_STEP_MS: Final = 0.5
 _GUARD_LOOKS: Final = 20
 # Definitions that are kept decoded for readers.
 _DEFINITIONS_KEPT_MAX: Final = 256
@@ -139,7 +140,7 @@ class Shard:
         self._definitions: dict[bytes, Row] = {}
         self._timer: asyncio.Handle | None = None
         self._timer_is_tick = False
-        self._gather_ms = 0.0
+        self._gathering = Gathering(config.gather_ms_max, config.gather_ms_max_slow)
         self._listeners: list[Callable[[Applied], None]] = []
         self._standing_listeners: list[Callable[[Standing], None]] = []
         self._standing = replica.standing
@@ -222,18 +223,27 @@ class Shard:
         """Step soon; under load after the gathering delay, so that what arrives meanwhile shares the flush."""
         if self._timer is not None and not self._timer_is_tick:
             return
-        self._schedule(self._gather_ms, is_tick=False)
+        wait_ms = self._gathering.first_ms
+        if wait_ms > 0:
+            self._gather(0.0, wait_ms)
+        else:
+            self._schedule(0, is_tick=False)
 
-    def _learn(self, gathered: int) -> None:
-        """Let the gathering delay grow while each millisecond of it brings a command, and shrink when it does not.
+    def _gather(self, waited_ms: float, slice_ms: float) -> None:
+        """Let commands come for one more slice."""
+        look = partial(self._look, waited_ms + slice_ms, len(self._commands))
+        self._timer_is_tick = False
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(slice_ms / 1_000, look)
 
-        Calls come out of the event loop one at a time, so without a delay nearly each would get a batch of its own;
-        yet one caller who waits for each answer must not wait for company that never comes.
-        """
-        if gathered > 1 + self._gather_ms:
-            self._gather_ms = min(self._gather_ms + _GATHER_STEP_MS, self._config.gather_ms_max)
-        elif gathered < 1 + self._gather_ms / 2:
-            self._gather_ms = self._gather_ms / 2 if self._gather_ms > _GATHER_STEP_MS else 0.0
+    def _look(self, waited_ms: float, before: int) -> None:
+        """Step, unless the last slice has shown that more is coming."""
+        count = len(self._commands)
+        if count < STEP_COMMANDS_MAX and self._gathering.goes_on(waited_ms, came=count - before):
+            self._gather(waited_ms, SLICE_MS)
+        else:
+            self._step()
 
     def _schedule(self, delay_ms: float, *, is_tick: bool) -> None:
         if self._timer is not None:
@@ -250,6 +260,7 @@ class Shard:
             return
         inbox = self._take()
         now = Instant(self._clock.steady_ms(), self._clock.wall_ms())
+        began = time.perf_counter()
         self._guard.enter()
         try:
             outbox = self._replica.step(now, inbox)
@@ -261,6 +272,8 @@ class Shard:
         finally:
             self._guard.leave()
         self._counters.steps += 1
+        if inbox:
+            self._gathering.learn(len(inbox), (time.perf_counter() - began) * 1_000)
         self._standing, before = outbox.standing, self._standing
         for answered in outbox.answers:
             self._proposed.discard(answered.token)
@@ -284,8 +297,6 @@ class Shard:
             taken += 1
         self._proposed.update(proposal.token for proposal in inbox)  # type: ignore[misc]  # tokens are tickets
         self._counters.commands += len(inbox)
-        if inbox:
-            self._learn(len(inbox))
         return inbox
 
     def _schedule_next(self, wake_at_ms: int) -> None:
