@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -12,6 +13,7 @@ import msgspec
 import pytest
 
 from stepward.agents import Agent, AgentError, AgentRefused, Context, DefinitionRefused, Permanent, RetryAfter, Unknown
+from stepward.agents.session import Session
 from stepward.v1 import agent_service_pb2 as wire
 from stepward.v1 import definition_pb2
 from tests.agents.played import offer, ref
@@ -303,6 +305,25 @@ async def test_lifespan_and_hooks_surround_the_work(stub: Stub) -> None:
         await stream.reported("a", "succeeded")
 
     assert happened == ["entered", "hook", "handler", "left"]
+
+
+@pytest.mark.parametrize("broken", ["tick", "received", "handler_ended"])
+async def test_h013_broken_io_thread_ends_the_process(stub: Stub, monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
+    """H013: a bug of ours in any of its callbacks. Nobody would notice the end of the lease, so the process ends."""
+    codes: list[int] = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    monkeypatch.setattr(Session, broken, break_down)
+    task = asyncio.create_task(trip().serve([stub.address]))
+    if broken == "handler_ended":
+        (await stub.stream()).offer(offer("a", 1, action="give-up"))
+
+    with pytest.raises(ZeroDivisionError):
+        await asyncio.wait_for(task, BOUND_S)
+    assert codes == [70]
+
+
+def break_down(*arguments: object) -> None:
+    raise ZeroDivisionError
 
 
 @pytest.mark.parametrize("slots", [0, 10_001])
