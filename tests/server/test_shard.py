@@ -51,6 +51,7 @@ class Host:
         found_cluster(store, "n1", wall_ms=CLOCK.wall_ms())
         self.counters = Counters()
         self.fatal: list[str] = []
+        self.free_bytes = 1 << 40
         self.config = NodeConfig(data=Path("data"), **config)  # type: ignore[arg-type]  # whatever the test wants
         replica = Replica(
             store=store,
@@ -78,6 +79,7 @@ class Host:
             clock=CLOCK,
             config=self.config,
             counters=self.counters,
+            free_bytes=lambda: self.free_bytes,
         )
 
 
@@ -371,6 +373,23 @@ async def test_submissions_are_shed_at_their_bytes() -> None:
 
     assert caught.value.rejection.reason is Reason.OVERLOADED
     assert answers == [Rejection(Reason.INVALID_ARGUMENT, "no")]
+
+
+@pytest.mark.parametrize(("free_bytes", "refused"), [(1_000, False), (999, True)])
+async def test_submissions_are_refused_when_the_disk_is_nearly_full(free_bytes: int, refused: bool) -> None:
+    """New work first; everything else still gets in."""
+    host = Host(Noting(), free_bytes_for_submissions_min=1_000)
+    shard = await host.lead()
+    gateway = host.gateway()
+    host.free_bytes = free_bytes
+
+    submitted, other = asyncio.ensure_future(gateway.submit(submit())), asyncio.ensure_future(shard.call(close(1)))
+    async with asyncio.timeout(S):
+        done = await asyncio.gather(submitted, other, return_exceptions=True)
+    shard.stop()
+
+    assert isinstance(done[1], StreamClosed)
+    assert (isinstance(done[0], Refused) and done[0].rejection.reason is Reason.DISK_FULL) is refused
 
 
 async def test_waits_are_shed_at_their_bound() -> None:

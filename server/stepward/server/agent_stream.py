@@ -73,6 +73,7 @@ class AgentStream:
         self._something_to_do = asyncio.Event()
         self._over = asyncio.Event()
         self.ending: Rejection | None = None
+        self._heartbeats_waiting = 0
         self._unanswered_bytes = 0
         self._room = asyncio.Event()
         self._room.set()
@@ -189,12 +190,15 @@ class AgentStream:
                 assert_never(never)
 
     def _heartbeat(self, heartbeat: pb.Heartbeat) -> None:
+        if self._heartbeats_waiting >= self._config.heartbeats_waiting_max:
+            return
         command = RenewSession(
             self.session_id,
             self.generation,
             heartbeat.held_digest,
             convert.held(heartbeat.held) if heartbeat.held_is_complete else None,
         )
+        self._heartbeats_waiting += 1
         self._shard.renew(command, _HeartbeatTicket(self, heartbeat.number, self._clock.steady_ms()))
 
     def heartbeat_answered(self, answer: Answer, *, number: int, arrived_ms: int) -> None:
@@ -203,6 +207,7 @@ class AgentStream:
         An acknowledgement that comes late would say that the agent was heard when the rules may already have begun to
         count it as lost; silence is safe, since the agent then counts from an older heartbeat.
         """
+        self._heartbeats_waiting -= 1
         if isinstance(answer, SessionRenewed):
             if self._shard.leads and self._clock.steady_ms() - arrived_ms <= self.ttl_ms // 3:
                 said = pb.HeartbeatAnswer(number=number, send_held=answer.send_held)

@@ -55,6 +55,9 @@ class NodeConfig(Struct, frozen=True, kw_only=True):
     submissions_waiting_max: int = 10_000
     # Their payloads together: the bound that holds when each one is large.
     submission_bytes_waiting_max: int = 64 * 1024 * 1024
+    # Free disk below which new submissions are refused. The replica stops everything at 32 MiB; what is between is for
+    # the outcomes, renewals and undos of jobs that exist.
+    free_bytes_for_submissions_min: int = 96 * 1024 * 1024
     # When a shed submission should come back.
     overload_retry_after_ms: int = 500
     # How long commands gather for one batch under load, at most. Longer costs latency and wins nothing more.
@@ -65,6 +68,8 @@ class NodeConfig(Struct, frozen=True, kw_only=True):
     stream_bytes_waiting_max: int = 16 * 1024 * 1024
     # Agents' streams that may be open at once.
     streams_max: int = 10_000
+    # Heartbeats of one stream that may wait for an answer. More come from an agent that floods; silence is safe.
+    heartbeats_waiting_max: int = 8
     # Calls that may wait for the end of a job at once.
     waiters_max: int = 100_000
     # Calls of one connection at the same time: many waiting RunJob calls share one.
@@ -101,11 +106,13 @@ _NODE_BOUNDS = (
     Bound("port", 0, 65_535),
     Bound("submissions_waiting_max", 1, 1_000_000),
     Bound("submission_bytes_waiting_max", 1, 1 << 33),
+    Bound("free_bytes_for_submissions_min", 0, 1 << 50),
     Bound("overload_retry_after_ms", 1, 60_000),
     Bound("gather_ms_max", 0, 100),
     Bound("gather_ms_max_slow", 0, 1_000),
     Bound("stream_bytes_waiting_max", 1, 1 << 30),
     Bound("streams_max", 1, 1_000_000),
+    Bound("heartbeats_waiting_max", 1, 1_000),
     Bound("waiters_max", 1, 10_000_000),
     Bound("concurrent_streams_max", 1, 1_000_000),
     Bound("metadata_bytes_max", 1_024, 1 << 20),

@@ -17,7 +17,7 @@ from stepward.server.core.rows import JOB_STATES_FINAL, JobState, Progress
 from stepward.server.shard import changed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from stepward.server.clock import Clock
     from stepward.server.config import NodeConfig
@@ -31,6 +31,9 @@ A = TypeVar("A")
 
 # At these a caller who waits for a job has his answer: it has ended, or it waits for a person.
 AWAITED_STATES: Final = JOB_STATES_FINAL | {JobState.ESCALATED}
+
+# How old an answer about the free disk may be.
+_FREE_BYTES_AGE_MS: Final = 1_000
 
 
 class Watcher:
@@ -58,7 +61,17 @@ class Watcher:
 class Gateway:
     """The way from calls to shards. There is one shard in this version, and this node hosts it."""
 
-    def __init__(self, shard: Shard, *, job_ids: JobIds, clock: Clock, config: NodeConfig, counters: Counters) -> None:
+    def __init__(
+        self,
+        shard: Shard,
+        *,
+        job_ids: JobIds,
+        clock: Clock,
+        config: NodeConfig,
+        counters: Counters,
+        free_bytes: Callable[[], int],
+    ) -> None:
+        """`free_bytes`: how much can be written before the disk is full, as well as that is known."""
         self._shard = shard
         self._job_ids = job_ids
         self._clock = clock
@@ -71,6 +84,9 @@ class Gateway:
         self._waiters_count = 0
         self._watchers: dict[str, list[Watcher]] = {}
         self._draining = False
+        self._free_bytes = free_bytes
+        self._free_bytes_asked_ms = -_FREE_BYTES_AGE_MS
+        self._disk_has_room = True
         shard.on_applied(self._on_applied)
 
     def draw_job_id(self) -> str:
@@ -112,6 +128,7 @@ class Gateway:
         """Admit a submission. New work is what is shed first; everything else always gets in."""
         size_bytes = len(command.input.data)
         config = self._config
+        self._require_room_on_disk()
         if (
             self._submissions >= config.submissions_waiting_max
             or self._submission_bytes + size_bytes > config.submission_bytes_waiting_max
@@ -130,6 +147,17 @@ class Gateway:
         future: asyncio.Future[Answer] = self._loop.create_future()
         self._shard.propose(command, _SubmissionTicket(future, self, size_bytes), size_bytes=size_bytes)
         return future
+
+    def _require_room_on_disk(self) -> None:
+        """Refuse new work while the disk is nearly full: what is left is for jobs that exist."""
+        now_ms, least = self._clock.steady_ms(), self._config.free_bytes_for_submissions_min
+        if now_ms - self._free_bytes_asked_ms >= _FREE_BYTES_AGE_MS:
+            self._free_bytes_asked_ms = now_ms
+            self._disk_has_room = self._free_bytes() >= least
+        if not self._disk_has_room:
+            self._counters.shed += 1
+            text = f"less than {least} bytes of disk are free; running jobs go on, and new ones are refused: free some"
+            raise Refused(Rejection(Reason.DISK_FULL, text, retry_after_ms=_FREE_BYTES_AGE_MS))
 
     def submission_decided(self, size_bytes: int) -> None:
         """A submission waits no longer, whoever has gone away meanwhile."""

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from stepward.server.core.limits import Limits
     from stepward.server.core.reader import Reader
     from stepward.server.logbook.identity import Identity
-    from stepward.server.logbook.outbox import Decider, Standing
+    from stepward.server.logbook.outbox import Applied, Decider, Standing
     from stepward.server.observe import Counters
 
 SERVICES: Final = tuple(
@@ -98,10 +98,13 @@ class Node:
         with contextlib.ExitStack() as opened:
             store = CountedStore(config.data, self._counters)
             opened.callback(store.close)
+            self._free_bytes = store.free_bytes
             self.identity: Identity = open_identity(store)
             self._shard = self._make_shard(store)
             opened.pop_all()
-        self._supervisor: asyncio.Task[None] | None = None
+        self._supervisor: Supervisor | None = None
+        self._supervision: asyncio.Task[None] | None = None
+        self._shard.on_applied(self._on_applied)
         self._ready = asyncio.Event()
         self._gateway = self._make_gateway()
         self._sessions = Sessions(
@@ -155,9 +158,9 @@ class Node:
         self._sessions.drain()
         self._gateway.drain()
         await self._server.stop(self._config.stop_grace_ms / 1_000)
-        if self._supervisor is not None:
-            self._supervisor.cancel()
-            await asyncio.gather(self._supervisor, return_exceptions=True)
+        if self._supervision is not None:
+            self._supervision.cancel()
+            await asyncio.gather(self._supervision, return_exceptions=True)
         self._shard.stop()
         _log.info("node_stopped")
 
@@ -174,9 +177,9 @@ class Node:
 
     def _on_standing(self, standing: Standing) -> None:
         """Bind a supervisor to each epoch that this node opens."""
-        if self._supervisor is not None:
-            self._supervisor.cancel()
-            self._supervisor = None
+        if self._supervision is not None:
+            self._supervision.cancel()
+        self._supervisor = self._supervision = None
         if not standing.leads:
             return
         supervisor = Supervisor(
@@ -188,9 +191,12 @@ class Node:
             counters=self._counters,
             on_fatal=self._on_fatal,
         )
-        self._shard.on_applied(supervisor.on_applied)
-        self._supervisor = asyncio.create_task(supervisor.run())
+        self._supervisor, self._supervision = supervisor, asyncio.create_task(supervisor.run())
         self._ready.set()
+
+    def _on_applied(self, applied: Applied) -> None:
+        if self._supervisor is not None:
+            self._supervisor.on_applied(applied)
 
     def _make_shard(self, store: LmdbStore) -> Shard:
         replica = Replica(
@@ -217,6 +223,7 @@ class Node:
             clock=self._clock,
             config=self._config,
             counters=self._counters,
+            free_bytes=self._free_bytes,
         )
 
     def _make_server(self) -> grpc.aio.Server:

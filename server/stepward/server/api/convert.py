@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 DEFAULT_NAMESPACE: Final = "default"
 DEFAULT_QUEUE: Final = "default"
+ENCODING_CHARS_MAX: Final = 128
 KIND_WITHOUT_NAME: Final = "UNKNOWN"
 
 
@@ -210,8 +211,7 @@ def _event(attempt: agent_service_pb2.AttemptReport, limits: Limits) -> AttemptE
     """What became of an attempt, inwards. What it says is cut to its bounds, not refused: the outcome matters more."""
     match attempt.WhichOneof("event"):
         case "succeeded":
-            output = attempt.succeeded.output
-            return commands.Succeeded(rows.Payload(output.data, output.encoding))
+            return commands.Succeeded(_payload(attempt.succeeded.output))
         case "failed":
             failed = attempt.failed
             wait_ms = None
@@ -243,7 +243,12 @@ def _progress(details: common_pb2.Payload, limits: Limits) -> AttemptEvent | Non
     """Progress that is too large is dropped: it is a hint, and never changes what becomes of the attempt."""
     if len(details.data) > limits.progress_bytes_max:
         return None
-    return commands.ProgressMade(rows.Payload(details.data, details.encoding))
+    return commands.ProgressMade(_payload(details))
+
+
+def _payload(message: common_pb2.Payload) -> rows.Payload:
+    """A payload of an agent. Its size is the core's to judge; a name of its encoding that is too long names nothing."""
+    return rows.Payload(message.data, message.encoding[:ENCODING_CHARS_MAX])
 
 
 def _kind(kind: str, limits: Limits) -> str:

@@ -32,6 +32,8 @@ class Place(NamedTuple):
 
 
 START = Place(0)
+# A sequence has 48 bits in a token of an assignment.
+_DIGITS_MAX = 15
 
 
 def parse_place(text: str) -> Place:
@@ -39,9 +41,14 @@ def parse_place(text: str) -> Place:
     if not text:
         return START
     sequence, _, skipped = text.partition(".")
-    if not (sequence.isdecimal() and skipped.isdecimal()):
+    if not (_is_number(sequence) and _is_number(skipped)):
         raise Refused(Rejection(Reason.PAGE_TOKEN_INVALID, "page_token was not made by this list; begin without one"))
     return Place(int(sequence), int(skipped))
+
+
+def _is_number(text: str) -> bool:
+    """Whether it is a number that a sequence can be; a digest is no secret, so a token may have been made up."""
+    return text.isdecimal() and len(text) <= _DIGITS_MAX
 
 
 def behind(revision: int) -> Place:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from stepward.server.core.limits import Limits
 
 _DIGEST_BYTES: Final = 12
+# A place becomes part of a key, which has a bound.
+_PLACE_BYTES_MAX: Final = 256
 # Longer ones were not made here; nobody needs to decode them.
 _TOKEN_CHARS_MAX: Final = 1_024
 
@@ -52,7 +54,7 @@ def position(filters: object, given: str) -> str:
         return ""
     raw = _decoded(given)
     digest, place = raw[:_DIGEST_BYTES], raw[_DIGEST_BYTES:]
-    if not place or digest != _digest(filters, place):
+    if not place or len(place) > _PLACE_BYTES_MAX or digest != _digest(filters, place):
         text = "page_token was not made by this list with these filters; begin again without one"
         raise Refused(Rejection(Reason.PAGE_TOKEN_INVALID, text))
     return place.decode(errors="replace")

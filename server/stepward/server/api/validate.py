@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from stepward.server.api import convert
 from stepward.server.core import json_text
 from stepward.server.core.rejections import Reason, Refused, Rejection, Violation
 
@@ -23,9 +24,8 @@ if TYPE_CHECKING:
 PROTOCOL_VERSION: Final = 1
 SESSION_ID_CHARS_MIN: Final = 16
 SESSION_ID_CHARS_MAX: Final = 64
-# Text for people in a hello, and what a payload is.
+# Text for people in a hello.
 TEXT_CHARS_MAX: Final = 256
-ENCODING_CHARS_MAX: Final = 128
 # The key must fit into a row's key beside the longest namespace, whatever characters it is made of.
 IDEMPOTENCY_KEY_BYTES_MAX: Final = 380
 
@@ -116,7 +116,7 @@ def payload_size(field: str, value: common_pb2.Payload, limits: Limits) -> tuple
 
 def payload(field: str, value: common_pb2.Payload, limits: Limits) -> tuple[Violation, ...]:
     """What a payload claims to be."""
-    fault = text(f"{field}.encoding", value.encoding, ENCODING_CHARS_MAX)
+    fault = text(f"{field}.encoding", value.encoding, convert.ENCODING_CHARS_MAX)
     if fault or not value.data or value.encoding not in json_text.ENCODINGS:
         return fault
     wrong = json_text.json_check(value.data, limits.json_depth_max)
