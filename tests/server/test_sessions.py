@@ -101,6 +101,18 @@ async def test_resumed_stream_is_sent_what_is_open(stubs: Stubs) -> None:
     assert third.offers == []
 
 
+async def test_list_says_what_agents_hold_and_for_how_long(stubs: Stubs) -> None:
+    """Everything that a person needs to judge whether an agent is well."""
+    await submit(stubs)
+    async with agent(stubs, "one", session_id=SESSION, handler=silent) as joined:
+        await joined.until(lambda: joined.offers)
+        (listed,) = await agents(stubs)
+
+    assert [ref.step_id for ref in listed.held] == ["one"]
+    assert (listed.slots_taken, listed.ttl.ToMilliseconds()) == (1, 3_000)
+    assert listed.lease_ends_at.ToMilliseconds() - listed.renewed_at.ToMilliseconds() == 3_000 + 1_000 + 2_000 + 530
+
+
 async def test_newer_stream_ends_the_older(stubs: Stubs) -> None:
     """A session has one stream."""
     async with (

@@ -58,10 +58,11 @@ class AgentService:
             found = views.agents(
                 reader, namespace=namespace, after_session_id=after, count_max=count_max + 1, limits=self._limits
             )
+            head = reader.head()
         page = found[:count_max]
         last = page[-1].session_id if len(found) > count_max else ""
         return agent_service_pb2.ListAgentsResponse(
-            agents=[convert.agent(view) for view in page], next_page_token=pages.token(filters, last)
+            agents=[convert.agent(view, head) for view in page], next_page_token=pages.token(filters, last)
         )
 
 

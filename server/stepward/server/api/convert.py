@@ -169,7 +169,7 @@ def cancel(view: OfferView) -> agent_service_pb2.Cancel:
     )
 
 
-def agent(view: AgentView) -> agent_service_pb2.Agent:
+def agent(view: AgentView, head: Head) -> agent_service_pb2.Agent:
     """An open session, outwards."""
     session = view.session
     return agent_service_pb2.Agent(
@@ -182,6 +182,10 @@ def agent(view: AgentView) -> agent_service_pb2.Agent:
         generation=session.generation,
         draining=session.draining,
         connected=session.connected,
+        renewed_at=timestamp(session.renewed_wall_ms),
+        lease_ends_at=timestamp(views.wall_ms(head, Clock.LED, view.lease_ends_led_ms)),
+        ttl=duration(session.ttl_ms),
+        held=[attempt_ref(ref) for ref in view.held],
     )
 
 
