@@ -36,6 +36,8 @@ def dig(ctx: Context) -> str:
     return "dug for a minute"
 """
 
+POLITE = STUBBORN.replace("time.sleep(60)", "ctx.wait_cancelled(60)\n    ctx.raise_if_cancelled()")
+
 DIG = """
 name: dig
 steps:
@@ -97,11 +99,22 @@ async def test_many_restarts_of_agents_cost_no_lease(tmp_path: Path, only_seed: 
     await drain_rounds(tmp_path, 100, drawn_seed(only_seed))
 
 
-async def test_work_that_is_stopped_by_a_drain_is_no_success(tmp_path: Path) -> None:
-    """A thread cannot be interrupted: its process ends with it, and the step is done again under a new token."""
+@pytest.mark.parametrize(
+    ("module", "exit_code", "how_it_ended"),
+    [
+        # A thread that looks whether it should stop: it is handed back, and uses no attempt.
+        (POLITE, 0, "StepAttemptStopped"),
+        # A thread cannot be interrupted: its process ends with it, and only the lease tells.
+        (STUBBORN, 70, "StepAttemptLost"),
+    ],
+)
+async def test_work_that_is_stopped_by_a_drain_is_no_success(
+    tmp_path: Path, module: str, exit_code: int, how_it_ended: str
+) -> None:
+    """The step is done again under a new token."""
     with Rig(tmp_path) as rig:
         rig.start_server()
-        first = rig.start_module("first", STUBBORN)
+        first = rig.start_module("first", module)
         async with AsyncClient(rig.address, timeout_s=30) as client:
             await client.apply_definition(loads(DIG))
             await agents_connect(client, 1)
@@ -109,12 +122,15 @@ async def test_work_that_is_stopped_by_a_drain_is_no_success(tmp_path: Path) -> 
             await until((tmp_path / "began").exists, seconds_max=10, what="the handler has begun")
             first.terminate()
             await until(lambda: not first.running, seconds_max=20, what="the first agent has ended")
-            rig.start_module("second", STUBBORN)
+            rig.start_module("second", module)
             ended = await client.wait(submitted.job_id, wait_max_s=30)
             history = [event async for event in client.history(submitted.job_id)]
 
     assert (ended.state, ended.job.output) == (JobState.COMPLETED, "dug")
+    assert first.exit_code == exit_code
     assert [event.type for event in history].count("StepSucceeded") == 1
+    assert how_it_ended in [event.type for event in history]
+    assert ended.job.step("dig").attempts == (1 if module == POLITE else 2)
     tokens = [event.token for event in history if event.type == "StepOffered"]
     assert len(tokens) > 1
     assert tokens == sorted(set(tokens))
