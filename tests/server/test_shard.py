@@ -392,6 +392,25 @@ async def test_submissions_are_refused_when_the_disk_is_nearly_full(free_bytes: 
     assert (isinstance(done[0], Refused) and done[0].rejection.reason is Reason.DISK_FULL) is refused
 
 
+async def test_node_that_does_not_lead_knows_nothing_for_sure() -> None:
+    """It answers only reads that may be old, and is caught when it stops leading while it reads."""
+    host = Host(Noting())
+    gateway = host.gateway()
+
+    with pytest.raises(Refused) as before, gateway.read():
+        pass
+    with gateway.read(stale=True) as reader:
+        old = reader.head().sequence
+    shard = await host.lead()
+    with gateway.read() as reader:
+        fresh = reader.head().sequence
+    with pytest.raises(Refused) as after, gateway.read():
+        shard.stop()
+
+    assert before.value.rejection.reason is after.value.rejection.reason is Reason.NO_LEADER
+    assert (old, fresh) == (0, 1)
+
+
 async def test_waits_are_shed_at_their_bound() -> None:
     """One that ends makes room."""
     host = Host(Noting(), waiters_max=1)
