@@ -144,7 +144,7 @@ def test_a_submission_that_may_be_stored_names_its_key(server: ScriptedServer, d
     server.always("SubmitJob", COMMIT_UNKNOWN)
 
     with pytest.raises(errors.CommitUnknown, match="tried") as caught:
-        drive(server.address, "submit", "trip", patience=Patience(timeout_s=0.05, backoff_initial_s=0.001))
+        drive(server.address, "submit", "trip", patience=Patience(timeout_s=0.5, backoff_initial_s=0.001))
     keys = {request.job.idempotency_key for request in server.requests("SubmitJob")}
     assert {caught.value.metadata["idempotency_key"]} == keys
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import grpc
 import pytest
+from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]  # it ships no types
 
-from stepward.client import errors
+from stepward.client import channels, errors
 from stepward.client.answers import read_error
 from stepward.client.errors import BY_REASON, StepwardError, Violation
+from stepward.server.api.errors import status
+from stepward.server.config import ClusterConfig, NodeConfig
+from stepward.server.core.rejections import Reason, Rejection
 from stepward.v1.errors_pb2 import ErrorReason
-from tests.client.scripted_server import Refused
+from tests.client.scripted_server import Refused, packed
 
 REASONS = {name.removeprefix("ERROR_REASON_") for name in ErrorReason.keys()} - {"UNSPECIFIED"}  # noqa: SIM118 - a wrapper, not a dict
 
@@ -87,6 +93,34 @@ def test_without_a_reason_the_code_decides(code: grpc.StatusCode, kind: type[Ste
 
         assert type(error) is kind
         assert "a:1" in error.message
+
+
+def test_reasons_of_others_are_not_ours() -> None:
+    """A proxy may attach details as well, and mean something else by the same word."""
+    foreign = status_pb2.Status(code=14)
+    foreign.details.append(packed(error_details_pb2.ErrorInfo(domain="proxy.example", reason="NOT_LEADER")))
+    metadata = [("grpc-status-details-bin", foreign.SerializeToString())]
+
+    assert type(read_error(grpc.StatusCode.UNAVAILABLE, "x", metadata, "a:1")) is errors.Unreachable
+
+
+def test_the_server_holds_the_inverse_table() -> None:
+    """What the server writes for each of its reasons is what the client reads."""
+    for reason in Reason:
+        code, message, details = status(Rejection(reason, "why", {"job_id": "0-1"}, retry_after_ms=1_500))
+        error = read_error(code, message, [("grpc-status-details-bin", details)], "a:1")
+
+        assert type(error) is BY_REASON[reason.value]
+        assert (error.message, error.metadata, error.retry_delay_s) == ("why", {"job_id": "0-1"}, 1.5)
+
+
+def test_channel_options_agree_with_the_servers() -> None:
+    """A server punishes pings that come too often, and another's retries would not know our rule."""
+    options = dict(channels.CHANNEL_OPTIONS)
+
+    assert options["grpc.keepalive_time_ms"] >= 2 * NodeConfig(data=Path()).ping_interval_ms_min
+    assert options["grpc.enable_retries"] == 0
+    assert options["grpc.max_send_message_length"] >= ClusterConfig().message_bytes_max
 
 
 def test_a_reason_of_the_future_is_named() -> None:

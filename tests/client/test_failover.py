@@ -296,6 +296,21 @@ def test_a_wait_outlives_the_timeout() -> None:
         attempts.failed(errors.Unreachable("x"), now_s + 10.0)
 
 
+def test_a_wait_that_lasted_was_in_contact() -> None:
+    """A failure behind a long attempt begins the time in which we may still try anew."""
+    attempts = attempts_of(Addresses("a:1"), waits=True)
+    attempts.begin(0.0)
+    attempts.failed(errors.Unreachable("x"), 0.0)
+    attempts.begin(1.0)
+    attempts.failed(errors.Unreachable("x"), 31.0)
+    attempts.begin(40.0)
+
+    assert attempts.failed(errors.Unreachable("x"), 40.0) >= 0.0
+    attempts.begin(41.0)
+    with pytest.raises(errors.Unreachable):
+        attempts.failed(errors.Unreachable("x"), 41.0)
+
+
 def test_a_wait_ends_when_its_caller_said() -> None:
     """The last chunk is as long as what is left; then the server's word stands."""
     attempts = attempts_of(Addresses("a:1"), waits=True, ends_at_s=70.0)

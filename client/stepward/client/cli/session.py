@@ -65,6 +65,8 @@ class Session:
 
     def client(self, *, timeout_s_max: float = TIMEOUT_S_MAX) -> Client:
         """A client for this cluster. Loads gRPC."""
+        # Its core writes about broken connections to stderr, where ours say the same in words.
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
         from stepward.client.blocking_client import Client
         from stepward.client.failover import Patience
 
