@@ -24,7 +24,7 @@ class Import:
     """In full; of `from a.b import c` both `a.b` and `a.b.c`, since `c` may be a module."""
     line: int
     lazy: bool
-    """Inside a function: not run when the module is imported."""
+    """Inside a function, or for type checkers only: not run when the module is imported."""
 
     def within(self, *packages: str) -> bool:
         """Whether this is one of the packages or lies inside one."""
@@ -59,6 +59,7 @@ class Source:
             id(inner)
             for outer in ast.walk(self.tree)
             if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef)
+            or (isinstance(outer, ast.If) and ast.unparse(outer.test) == "TYPE_CHECKING")
             for inner in ast.walk(outer)
         }
         return [

@@ -232,7 +232,7 @@ def trip_commands(world: World) -> list[Callable[[], object]]:
     """The ten commands of a trip that completes, sweeps between them included."""
 
     def do(name: str, *events: object) -> Callable[[], object]:
-        return lambda: [world.report(AGENT, "j1", name, event) for event in events]  # type: ignore[arg-type]  # events
+        return lambda: [world.report(AGENT, "j1", name, event) for event in events]  # type: ignore[arg-type]  # what agents say
 
     def look() -> object:
         return world.one(Sweep(100))

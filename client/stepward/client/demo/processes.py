@@ -49,11 +49,14 @@ class Child:
             ChildError: It ended, or was not ready in time; then it has been ended.
         """
         child = cls.launch(name, command, folder=folder)
+        ready = False
         try:
             child.wait_until_ready(ready_s_max)
-        except BaseException:
-            child.kill()
-            raise
+            ready = True
+        finally:
+            # Also when a person has lost patience: nothing that was started may stay.
+            if not ready:
+                child.kill()
         return child
 
     @classmethod
