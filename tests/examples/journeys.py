@@ -69,13 +69,13 @@ TAKEN_OVER = (
 
 def taken_over(history: Sequence[HistoryEvent] = TAKEN_OVER, *, killed: bool = True) -> Journey:
     """The third trip."""
-    kill = Kill(agent="agent-2", pid=4711, session_id="s2", step_id="hotel", token=2, at_s=2.5) if killed else None
+    kill = Kill(agent="agent-2", pid=4711, session_id="s2", step_id="hotel", token=2, at_s=2.5, lease_ends_s=6.9)
     return Journey(
         trip=trips(fast=True)[2],
         job=job(3, JobState.COMPLETED, StepState.SUCCEEDED),
         history=tuple(history),
         agents=AGENTS,
-        kill=kill,
+        kill=kill if killed else None,
     )
 
 

@@ -67,7 +67,14 @@ def test_undo_that_is_wrong(second: Journey, claim: str) -> None:
     ("third", "entries", "claims"),
     [
         # The killed agent finished it after all, or nobody was killed.
-        (taken_over(killed=False), REPEATED, ["the hotel of trip 3 was begun by one agent and finished by another"]),
+        (
+            taken_over(killed=False),
+            REPEATED,
+            [
+                "the hotel of trip 3 was begun by one agent and finished by another",
+                "it was given to another agent only after the lease of the killed one had ended",
+            ],
+        ),
         (
             taken_over([event(2, "StepOffered", "hotel", "s2")]),
             REPEATED,
@@ -83,6 +90,18 @@ def test_undo_that_is_wrong(second: Journey, claim: str) -> None:
                     event(2, "StepOffered", "hotel", "s2"),
                     event(3, "StepOffered", "hotel", "s1"),
                     event(7, "StepAttemptLost", "hotel", "s2"),
+                ]
+            ),
+            REPEATED,
+            ["it was given to another agent only after the lease of the killed one had ended"],
+        ),
+        # The first was given up too early.
+        (
+            taken_over(
+                [
+                    event(2, "StepOffered", "hotel", "s2"),
+                    event(6, "StepAttemptLost", "hotel", "s2"),
+                    event(7, "StepOffered", "hotel", "s1"),
                 ]
             ),
             REPEATED,

@@ -101,7 +101,10 @@ def _killed(journey: Journey) -> str:
         return ""
     return (
         f"At second {kill.at_s:.3f} `{kill.agent}`, process {kill.pid}, was killed with `kill -9`. It held "
-        f"{kill.step_id} with token {kill.token}."
+        f"{kill.step_id} with token {kill.token}. From its last heartbeat the cluster then counts {TTL} (the lease), "
+        f"{SESSION_TTL_MS / 3000:g} s (a third more, since the heartbeat may have been recorded late), 2 s (for a "
+        "process that is slow to die) and half a second (for clocks that drift): until second "
+        f"{kill.lease_ends_s:.3f} nobody else may have the step."
     )
 
 

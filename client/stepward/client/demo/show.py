@@ -128,7 +128,11 @@ def kill_holder(job_id: str, client: Client, stage: Stage, screen: Screen, tree:
     if step.state is not StepState.RUNNING:
         raise DemoError(f"job {job_id} ended {job.state} before its {KILLED_STEP} was seen running")
     child = stage.kill_agent(step.session_id)
+    killed_at = datetime.now(UTC)
+    # Asked now, when no further heartbeat can move it.
+    lease_ends_at = client.get(job_id).step(KILLED_STEP).lease_ends_at
     assert job.submitted_at is not None
+    assert lease_ends_at is not None
     screen.say(
         f"  kill -9 {child.pid}: {child.name} dies in the middle of {KILLED_STEP}; nobody else may have it until its "
         "lease has surely ended",
@@ -140,7 +144,8 @@ def kill_holder(job_id: str, client: Client, stage: Stage, screen: Screen, tree:
         session_id=step.session_id,
         step_id=KILLED_STEP,
         token=step.token,
-        at_s=(datetime.now(UTC) - job.submitted_at).total_seconds(),
+        at_s=(killed_at - job.submitted_at).total_seconds(),
+        lease_ends_s=(lease_ends_at - job.submitted_at).total_seconds(),
     )
 
 

@@ -41,6 +41,8 @@ class Kill:
     token: int
     at_s: float
     """Seconds since the job was submitted."""
+    lease_ends_s: float
+    """When the cluster will hold its lease to have ended, in the same seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from stepward.agents.examples.travel_record import Report
 
 
+# Leases are counted on a clock that no wall clock moves; what is compared here are wall times.
+CLOCK_SKEW_S = 0.25
+
+
 @dataclass(frozen=True, kw_only=True)
 class Finding:
     """One claim, and what was seen of it."""
@@ -92,7 +96,11 @@ def _is_taken_over(journey: Journey, entries: Sequence[Entry]) -> list[Finding]:
             claim="it was given to another agent only after the lease of the killed one had ended",
             seen=f"lost in {len(lost)} attempts, in batch {lost[0].revision if lost else '-'}; "
             f"offered in batches {_listed(str(event.revision) for event in offers)}",
-            holds=len(lost) == 1 and len(offers) > 1 and offers[0].revision < lost[0].revision <= offers[1].revision,
+            holds=len(lost) == 1
+            and len(offers) > 1
+            and offers[0].revision < lost[0].revision <= offers[1].revision
+            and kill is not None
+            and _second(journey, lost[0]) > kill.lease_ends_s - CLOCK_SKEW_S,
         ),
         Finding(
             claim="both attempts called the travel service with the same key and got the same booking",
@@ -120,6 +128,12 @@ def _record(record: Report) -> list[Finding]:
             holds=not record.breaches,
         ),
     ]
+
+
+def _second(journey: Journey, event: HistoryEvent) -> float:
+    assert event.at is not None
+    assert journey.job.submitted_at is not None
+    return (event.at - journey.job.submitted_at).total_seconds()
 
 
 def _state(journey: Journey, wanted: JobState) -> Finding:
