@@ -26,10 +26,10 @@ from tests.client.scripted_server import ScriptedServer
 WAIT_S_MAX = 60.0
 
 READY = """
-import json, signal, sys, time
+import json, os, signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 print("not JSON", flush=True)
-print(json.dumps({"event": "ready", "address": "127.0.0.1:1", "pid": 1, "arguments": sys.argv[1:]}), flush=True)
+print(json.dumps({"event": "ready", "address": "127.0.0.1:1", "pid": os.getpid()}), flush=True)
 """
 
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -105,15 +105,14 @@ def test_a_real_server(start: Start, number: signal.Signals) -> None:
 
 def test_data_is_kept(start: Start, tmp_path: Path) -> None:
     """With --data nothing is removed, and the arguments go to the server as they were agreed."""
-    server = stand_in(
-        tmp_path / "server", READY + "sys.stderr.write(str(sys.argv)); sys.stderr.flush(); time.sleep(60)"
-    )
+    server = stand_in(tmp_path / "server", READY + "print(sys.argv, file=sys.stderr, flush=True); time.sleep(60)")
     data = tmp_path / "data"
     data.mkdir()
     child = start("--port", "0", "--data", str(data), "--ttl", "1500ms", "-v", server=server)
     banner = read_until(child, "Ctrl-C")
 
-    child.send_signal(signal.SIGINT)
+    # As a terminal does: the signal goes to all processes of the group, and must reach the server only through us.
+    os.killpg(child.pid, signal.SIGINT)
     _, stderr = child.communicate(timeout=WAIT_S_MAX)
 
     assert child.returncode == 0
@@ -147,7 +146,8 @@ def test_a_server_that_does_not_end(start: Start, tmp_path: Path) -> None:
     """It is killed by a second Ctrl-C."""
     deaf = READY.replace("lambda *_: sys.exit(0)", "signal.SIG_IGN") + "time.sleep(60)"
     child = start("--port", "0", server=stand_in(tmp_path, deaf))
-    read_until(child, "Ctrl-C")
+    pid = re.search(r"pid (\d+)", read_until(child, "Ctrl-C"))
+    assert pid
 
     child.send_signal(signal.SIGINT)
     assert child.stderr is not None
@@ -156,6 +156,8 @@ def test_a_server_that_does_not_end(start: Start, tmp_path: Path) -> None:
     child.communicate(timeout=WAIT_S_MAX)
 
     assert child.returncode == ExitCode.INTERRUPTED
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid[1]), 0)
 
 
 def test_a_taken_port() -> None:

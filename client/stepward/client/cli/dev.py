@@ -38,6 +38,7 @@ EX_CONFIG = 78
 SERVER_PACKAGE = "lmdb"
 STOP_S_MAX = 15.0
 LAST_LINES = 30
+LAST_WORDS_S_MAX = 2.0
 ASK_TIMEOUT_S = 1.0
 
 
@@ -76,9 +77,10 @@ def _serve(folder: Path, *, port: int, ttl_ms: int, temporary: bool, verbose: bo
     # A session of its own: Ctrl-C reaches it through us, once, and not from the terminal as well.
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
     signal.signal(signal.SIGTERM, _interrupt)
-    last_lines = _keep_last_lines(child, verbose=verbose)
+    assert child.stderr is not None
+    last_words = _LastWords(child.stderr, verbose=verbose)
     try:
-        ready = _wait_until_ready(child, last_lines)
+        ready = _wait_until_ready(child, last_words)
         _print_banner(ready, folder, temporary=temporary)
         code = child.wait()
     except KeyboardInterrupt:
@@ -87,7 +89,8 @@ def _serve(folder: Path, *, port: int, ttl_ms: int, temporary: bool, verbose: bo
         if child.poll() is None:
             child.kill()
             child.wait()
-    raise DevServerError(f"the server ended by itself with exit code {code}; it said last:\n{_tail(last_lines)}")
+        last_words.wait()
+    raise DevServerError(f"the server ended by itself with exit code {code}; it said last:\n{last_words.text()}")
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -95,7 +98,7 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _wait_until_ready(child: subprocess.Popen[bytes], last_lines: deque[str]) -> dict[str, Any]:
+def _wait_until_ready(child: subprocess.Popen[bytes], last_words: _LastWords) -> dict[str, Any]:
     """What the server says when it can be used."""
     assert child.stdout is not None
     for line in child.stdout:
@@ -106,7 +109,7 @@ def _wait_until_ready(child: subprocess.Popen[bytes], last_lines: deque[str]) ->
     code = child.wait()
     if code == EX_CONFIG and importlib.util.find_spec(SERVER_PACKAGE) is None:
         raise _not_installed()
-    raise DevServerError(f"the server did not start (exit code {code}); it said last:\n{_tail(last_lines)}")
+    raise DevServerError(f"the server did not start (exit code {code}); it said last:\n{last_words.text()}")
 
 
 def _parse(line: bytes) -> dict[str, Any]:
@@ -122,20 +125,29 @@ def _drain(stream: IO[bytes]) -> None:
     threading.Thread(target=lambda: deque(stream, maxlen=0), name="dev-stdout", daemon=True).start()
 
 
-def _keep_last_lines(child: subprocess.Popen[bytes], *, verbose: bool) -> deque[str]:
-    stream = child.stderr
-    assert stream is not None
-    kept: deque[str] = deque(maxlen=LAST_LINES)
+class _LastWords:
+    """Reads what the server says on stderr, and keeps the end of it."""
 
-    def run() -> None:
-        for line in stream:
-            kept.append(line.decode(errors="replace").rstrip())
-            if verbose:
-                note(kept[-1])
+    def __init__(self, stream: IO[bytes], *, verbose: bool) -> None:
+        self._lines: deque[str] = deque(maxlen=LAST_LINES)
+        self._stream = stream
+        self._verbose = verbose
+        self._thread = threading.Thread(target=self._read, name="dev-stderr", daemon=True)
+        self._thread.start()
 
-    thread = threading.Thread(target=run, name="dev-stderr", daemon=True)
-    thread.start()
-    return kept
+    def wait(self) -> None:
+        """Hear the server out after its end. Something that it started may hold the pipe for longer."""
+        self._thread.join(LAST_WORDS_S_MAX)
+
+    def text(self) -> str:
+        self.wait()
+        return "\n".join(f"  {line}" for line in self._lines) or "  nothing"
+
+    def _read(self) -> None:
+        for line in self._stream:
+            self._lines.append(line.decode(errors="replace").rstrip())
+            if self._verbose:
+                note(self._lines[-1])
 
 
 def _print_banner(ready: dict[str, Any], folder: Path, *, temporary: bool) -> None:
@@ -202,7 +214,3 @@ def _who(port: int) -> str:
         except StepwardError:
             return ""
     return f" (a stepward server, pid {status.pid}, is running there already)"
-
-
-def _tail(lines: deque[str]) -> str:
-    return "\n".join(f"  {line}" for line in lines) or "  nothing"
