@@ -100,6 +100,9 @@ def test_a_requested_cancel_is_shown_until_the_end() -> None:
             'waits for an agent that offers "book" on queue "trip"',
         ),
         (step(StepState.OFFERED, due_at=after(2.5), due_for="accept deadline"), "offered; accept deadline in 2.5 s"),
+        # The failure of an attempt before says nothing about this one.
+        (step(StepState.OFFERED, failure=SOLD_OUT), "offered"),
+        (step(StepState.OUTCOME_UNKNOWN, failure=SOLD_OUT), "outcome unknown: SoldOut: no seat left"),
         (
             step(StepState.RUNNING, attempts=1, progress_payload=Payload(b'{"percent": 62}')),
             'attempt 1/5, progress {"percent": 62}',

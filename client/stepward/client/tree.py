@@ -126,8 +126,11 @@ def describe(step: Step, job: Job, now: datetime, agents: Mapping[str, Agent] | 
             return f"failed after {_attempt(step)}{_why(step)}" if step.attempts else f"failed{_why(step)}"
         case StepState.ESCALATED | StepState.UNDO_FAILED:
             return f"{_words(step.state)}, waits for a person{_why(step)}"
-        case _:
+        case StepState.OUTCOME_UNKNOWN | StepState.UNDO_OUTCOME_UNKNOWN:
             return f"{_words(step.state)}{_why(step)}{_due(step, now)}"
+        case _:
+            # The failure of an attempt before says nothing about this one.
+            return f"{_words(step.state)}{_due(step, now)}"
 
 
 def plain(lines: Sequence[Line]) -> str:

@@ -112,7 +112,7 @@ class LineView:
             text = describe(step, self._job, now, agents)
             if text.startswith("agent lost"):
                 self._lost_said.add((step.step_id, step.token))
-                self._line(f"{step.step_id}  {step.state}  {text}")
+                self._line(f"{step.step_id}  {step.state}  {text}", now)
 
     def say(self, text: str) -> None:
         click.echo(text, file=self._stream)
@@ -122,11 +122,12 @@ class LineView:
             for line in render_tree(self._job, datetime.now(UTC))[1 + len(self._job.steps) :]:
                 self.say(plain([line]))
 
-    def _line(self, text: str) -> None:
+    def _line(self, text: str, at: datetime | None = None) -> None:
+        """A line with its time since the submission: that of the change, if no other is given."""
         job = self._job
         since = ""
         if job and job.submitted_at:
-            since = f"+{seconds(((job.updated_at or job.submitted_at) - job.submitted_at).total_seconds())}  "
+            since = f"+{seconds(((at or job.updated_at or job.submitted_at) - job.submitted_at).total_seconds())}  "
         self.say(f"{since}{text}")
 
 
