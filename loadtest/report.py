@@ -1,12 +1,18 @@
-"""What a run came to: computed from what the load process said, printed as a table, kept as JSON."""
+"""What a run came to: computed from what the load process said, printed as a table, kept as JSON.
+
+`python -m loadtest.report FILE...` prints the kept runs side by side, as a table for a page.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 # Counters of the server that become figures a job, and the name of the figure.
@@ -166,3 +172,39 @@ def _by_process(figures: Mapping[str, float]) -> str:
         f"{name} {figure:.2f}" if figure < 10 else f"{name} {figure:.0f}" for name, figure in figures.items()
     )
     return f" ({parts})"
+
+
+COLUMNS = (
+    "mode",
+    "load",
+    "jobs/s",
+    "p50 / p99 ms",
+    "CPU ms a job",
+    "server / agent / load",
+    "batches a job",
+    "yardstick",
+)
+
+
+def side_by_side(runs: Iterable[Mapping[str, Any]]) -> str:
+    """Runs that were kept with `--json`, as a Markdown table."""
+    lines: list[tuple[str, ...]] = [COLUMNS, ("---",) * len(COLUMNS)]
+    for run in runs:
+        cpu = run["cpu_ms_per_job_by_process"]
+        lines.append(
+            (
+                run["mode"],
+                f"{run['rate']:g}/s begun" if run["rate"] else f"{run['inflight']} in flight",
+                f"{run['jobs_per_s']:,.0f}",
+                f"{run['p50_ms']:.0f} / {run['p99_ms']:.0f}",
+                f"{run['cpu_ms_per_job']:.2f}",
+                " / ".join(f"{cpu[name]:.2f}" for name in ("server", "agent", "load")),
+                f"{run['batches_per_job']:.2f}",
+                f"{run['yardstick_calls_per_s']:,.0f} calls/s, flush {run['yardstick_flush_ms']:.2f} ms",
+            )
+        )
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+if __name__ == "__main__":
+    print(side_by_side(json.loads(Path(name).read_text(encoding="utf-8")) for name in sys.argv[1:]))

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from loadtest.load import quantiles
-from loadtest.report import Report, Yardstick, duplicated, lost, report
+from loadtest.report import Report, Yardstick, duplicated, lost, report, side_by_side
 
 
 def said(**changes: Any) -> dict[str, Any]:
@@ -125,3 +125,12 @@ def test_table_shows_what_failed() -> None:
 
     assert "failed: DEADLINE_EXCEEDED" in table
     assert "lost / duplicated" in table
+
+
+def test_runs_side_by_side() -> None:
+    """What was kept as JSON becomes a table for a page."""
+    *_, row = side_by_side([made().as_json()]).splitlines()
+
+    assert row == (
+        "| run | 2 in flight | 5 | 5 / 9 | 3.00 | 2.00 / 0.50 / 0.50 | 4.00 | 3,000 calls/s, flush 0.20 ms |"
+    )
