@@ -14,6 +14,7 @@ import pytest
 from stepward.server import shard as shards
 from stepward.server.clock import SystemClock
 from stepward.server.config import NodeConfig
+from stepward.server.core import keys
 from stepward.server.core.commands import (
     Answer,
     CloseStream,
@@ -28,7 +29,7 @@ from stepward.server.core.decide import Decision, Moment
 from stepward.server.core.limits import Limits
 from stepward.server.core.reader import Reader
 from stepward.server.core.rejections import Reason, Refused, Rejection
-from stepward.server.core.rows import Beat, Payload
+from stepward.server.core.rows import Beat, Payload, Timer
 from stepward.server.gateway import Gateway
 from stepward.server.job_ids import JobIds
 from stepward.server.logbook.identity import found_cluster, open_identity
@@ -307,6 +308,30 @@ async def test_supervisor_goes_on_after_a_failure() -> None:
 
     assert host.fatal == []
     assert host.counters.supervisor_failures == 2
+
+
+async def test_supervisor_sweeps_sooner_when_a_timer_is_due_sooner() -> None:
+    """A wait that was set by a batch is not kept waiting for the next beat, a second away."""
+    rules = Sweeping(lambda: Swept(handled=0, overdue=0, next_due_led_ms=None, next_due_log_ms=None))
+    host = Host(rules)
+    await host.lead()
+    supervising = supervisor(host)
+    running = asyncio.create_task(supervising.run())
+    await eventually(lambda: host.counters.sweeps == 1)
+    await asyncio.sleep(0)
+
+    key = keys.session_timer(host.shard.standing.head.led_ms + 10, "session-0")
+    supervising.on_applied(Applied(2, 1, {key: Timer()}, [], []))
+
+    async with asyncio.timeout(0.8):
+        await eventually(lambda: host.counters.sweeps == 2)
+    running.cancel()
+    host.shard.stop()
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - what is waited for is a count, which sets no event
+        await asyncio.sleep(0.005)
 
 
 async def test_supervisor_dies_with_its_epoch() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -31,6 +32,7 @@ async def stubs(tmp_path: Path) -> AsyncIterator[Stubs]:
             definition_pb2.Step(id="hotel", needs=["car"]),
         )
         yield stubs
+        assert node.waiters == 0
 
 
 async def run(stubs: Stubs, job: job_service_pb2.JobSubmission) -> job_service_pb2.RunJobResponse:
@@ -231,6 +233,22 @@ async def test_watch_resumes_without_gap_or_repeat(stubs: Stubs) -> None:
     for seen in sorted({event.revision for event in whole}):
         rest = [event for message in await watched(stubs, job_id, seen) for event in message.events]
         assert rest == [event for event in whole if event.revision > seen]
+
+
+async def test_watch_sends_nothing_that_is_not_newer(stubs: Stubs) -> None:
+    """The first message of a watcher who has seen all is the next change."""
+    job_id = await submit(stubs, nodes.submission("trip"))
+    seen = (await get(stubs, job_id)).job.revision
+    request = job_service_pb2.WatchJobRequest(job_id=job_id, from_revision=seen)
+    watch = stubs.jobs.WatchJob(request, timeout=S)
+    first: asyncio.Future[Any] = asyncio.ensure_future(watch.read())
+    await stubs.jobs.CancelJob(job_service_pb2.CancelJobRequest(job_id=job_id), timeout=S)
+
+    message = await first
+
+    assert message.job.revision > seen
+    assert {event.revision for event in message.events} == {message.job.revision}
+    assert await watched(stubs, job_id, message.job.revision) == []
 
 
 async def test_history_goes_on_from_page_to_page(stubs: Stubs) -> None:

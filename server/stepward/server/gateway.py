@@ -200,6 +200,11 @@ class Gateway:
 
     # Waiting for the end of a job.
 
+    @property
+    def waiters(self) -> int:
+        """How many calls wait for the end of a job."""
+        return self._waiters_count
+
     def register_waiter(self, job_id: str) -> asyncio.Future[None]:
         """A future that is set when the job has ended or waits for a person. Give it back with `forget_waiter`.
 

@@ -120,6 +120,11 @@ class Node:
         self.address = ""
 
     @property
+    def waiters(self) -> int:
+        """How many calls wait for the end of a job."""
+        return self._gateway.waiters
+
+    @property
     def counters(self) -> Counters:
         """What this process has done so far."""
         return self._counters

@@ -113,7 +113,7 @@ class Sessions:
             library=hello.library,
             node_id=self._node_id,
         )
-        ticket = _OpenTicket(asyncio.get_running_loop().create_future(), self, hello.session_id)
+        ticket = OpenTicket(asyncio.get_running_loop().create_future(), self, hello.session_id)
         self._shard.propose(command, ticket)
         try:
             answer = await ticket.future
@@ -224,7 +224,7 @@ _OFFER_BYTES: Final = 512
 _OFFERS_BYTES_MAX: Final = 1024 * 1024
 
 
-class _OpenTicket:
+class OpenTicket:
     """A stream that waits to be bound. If the agent has gone away meanwhile, the generation is closed at once."""
 
     __slots__ = ("_session_id", "_sessions", "future")
