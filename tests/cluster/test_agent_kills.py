@@ -8,15 +8,38 @@ import asyncio
 import random
 from pathlib import Path
 
+import psutil
 import pytest
 
+from stepward.agents.examples.trip import DEFINITION
 from stepward.client import AsyncClient, JobState, StepState
+from stepward.client.definition_file import load
 from stepward.client.demo.processes import Child
 from tests.cluster.rig import LEASE_LOSS_S_MAX, Rig, kill_worker, until, worker_of
 from tests.cluster.traffic import Traffic, agents_connect, drawn_seed
 
 TRIPS = 100
 SLOW_MS = 30
+
+
+# Calls the service a while after it was told to, on a thread that nobody can interrupt.
+SLEEPER = """
+import asyncio
+import time
+from pathlib import Path
+
+from stepward.agents import Agent, Context
+from stepward.agents.examples.travel_client import Booking, Travel
+
+agent = Agent(queue="trip", slots={slots})
+
+
+@agent.action
+def book_flight(ctx: Context, wish: str) -> Booking:
+    Path(f"began-{{ctx.job_id}}").touch()
+    time.sleep(1.5)
+    return asyncio.run(Travel("{travel}").book(ctx, "flights", wish))
+"""
 
 
 async def kill_one(rig: Rig, parent: Child, *, calls: int) -> None:
@@ -99,6 +122,35 @@ async def test_agent_that_was_paused_is_refused_and_goes_on(tmp_path: Path) -> N
     assert len(after) == 4 * slots
     assert report.breaches == []
     assert report.repeats >= slots
+
+
+async def test_agent_that_acts_after_its_lease_is_refused_by_the_service(tmp_path: Path) -> None:
+    """A paused thread cannot be kept from acting once more when it wakes up. The token tells the service."""
+    slots = 3
+    with Rig(tmp_path) as rig:
+        rig.start_server()
+        rig.start_travel()
+        sleeper = rig.start_module("sleeper", SLEEPER.format(travel=rig.travel.address, slots=slots))
+        async with AsyncClient(rig.address, timeout_s=30) as client:
+            await client.apply_definition(load(DEFINITION))
+            await agents_connect(client, 1)
+            trip = {"traveller": "Ada", "flight": "LHR-TRN", "hotel": "quiet", "car": "small"}
+            ids = [(await client.submit("trip", trip)).job_id for _ in range(slots)]
+            await until(
+                lambda: len(list(tmp_path.glob("began-*"))) == slots, seconds_max=10, what="handlers have begun"
+            )
+            worker = psutil.Process(worker_of(sleeper))
+            worker.suspend()
+            rig.start_agent("agent-2")
+            ends = [await client.wait(job_id, wait_max_s=LEASE_LOSS_S_MAX) for job_id in ids]
+            calls = rig.calls()
+            worker.resume()
+            await until(lambda: rig.calls() == calls + slots, seconds_max=20, what="the paused calls are made")
+        report = rig.judge({end.job_id: str(end.state) for end in ends})
+
+    assert [end.state for end in ends] == [JobState.COMPLETED] * slots
+    assert report.stale_refused == slots
+    assert report.breaches == []
 
 
 async def test_offer_that_nobody_heard_is_given_to_another(tmp_path: Path) -> None:

@@ -54,5 +54,7 @@ async def test_acknowledged_trips_survive_a_power_cut(tmp_path: Path, only_seed:
 
     # The cuts hit something.
     assert min(unfinished) >= UNFINISHED_MIN
+    # Each submission was repeated with its key until it was answered, and made one job.
+    assert jobs.keys() == traffic.acknowledged.keys()
     assert traffic.wrong_ends(jobs) == {}
     assert report.breaches == []

@@ -73,6 +73,8 @@ async def kill_rounds(folder: Path, rounds: int, chance: random.Random) -> None:
         f"{len(jobs)} jobs, {report.calls} calls, {report.stale_refused} refused as stale"
     )
 
+    # Each submission was repeated with its key until it was answered, and made one job.
+    assert jobs.keys() == traffic.acknowledged.keys()
     assert traffic.wrong_ends(jobs) == {}
     assert report.breaches == []
     # No agent died, so none may be taken for dead because the server was away.

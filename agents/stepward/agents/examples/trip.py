@@ -4,7 +4,8 @@
     stepward job run trip -i @agents/stepward/agents/examples/trip.json
 
 The definition is `trip.yaml`; the agent brings it along. A handler does one call, with the key and the token of its
-attempt; everything about order, repetition and undoing stands in the definition.
+attempt; everything about order, repetition and undoing stands in the definition. The travel service is looked for at
+port 7655 of this machine, and started there when there is none; `python -m stepward.agents.examples` can use another.
 """
 
 from __future__ import annotations

@@ -31,6 +31,9 @@ TRIP_S_MAX = 25.0
 
 PAUSE_S = 1.5
 
+# The server is on this machine; when it does not answer, it is gone.
+CALL_S_MAX = 3.0
+
 
 class DemoError(Exception):
     """Something did not come as promised, and the demo cannot go on."""
@@ -63,7 +66,7 @@ def perform(stage: Stage, screen: Screen, *, fast: bool, docs: Path | None) -> b
     began = time.monotonic()
     screen.say("Starting a server, a travel service and two agents on this machine ...", "dim")
     stage.open()
-    with Client(stage.address) as client:
+    with Client(stage.address, timeout_s=CALL_S_MAX) as client:
         stage.prepare(client)
         screen.say(f"Server at {stage.address}; agents {' and '.join(AGENTS)} wait for work.", "dim")
         journeys = []
