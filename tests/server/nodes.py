@@ -32,11 +32,11 @@ T = TypeVar("T")
 
 # Nothing here takes longer, unless it hangs.
 CALL_S_MAX = 10.0
-CHANNEL_OPTIONS = (
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),
-    ("grpc.use_local_subchannel_pool", 1),
-)
+CHANNEL_OPTIONS = {
+    "grpc.max_receive_message_length": -1,
+    "grpc.max_send_message_length": -1,
+    "grpc.use_local_subchannel_pool": 1,
+}
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Stubs:
 @contextlib.asynccontextmanager
 async def connected(address: str, *options: tuple[str, int]) -> AsyncIterator[Stubs]:
     """A connection of its own to a node."""
-    async with grpc.aio.insecure_channel(address, options=(*CHANNEL_OPTIONS, *options)) as channel:
+    async with grpc.aio.insecure_channel(address, options=tuple((CHANNEL_OPTIONS | dict(options)).items())) as channel:
         yield Stubs(
             channel,
             job_service_pb2_grpc.JobServiceStub(channel),

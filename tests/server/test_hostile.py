@@ -287,6 +287,22 @@ async def test_message_past_the_bound_of_a_call(stubs: Stubs) -> None:
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
+async def test_call_that_fails_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller learns that we are wrong, and not what is inside; the node counts it and stays up."""
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("a secret")
+
+    monkeypatch.setattr("stepward.server.core.views.list_jobs", broken)
+    async with nodes.running(tmp_path / "data") as node, nodes.connected(node.address) as stubs:
+        answer = await refused(stubs.jobs.ListJobs(job_service_pb2.ListJobsRequest(), timeout=S))
+        await stubs.cluster.GetStatus(cluster_service_pb2.GetStatusRequest(), timeout=S)
+
+    assert (answer.code, answer.reason) == (grpc.StatusCode.INTERNAL, "INTERNAL")
+    assert "secret" not in answer.message
+    assert node.counters.call_failures == 1
+
+
 @pytest.mark.parametrize("method", ["LeaseWork", "RenewSession", "ReportAttempts"])
 async def test_call_that_is_not_served_yet(stubs: Stubs, method: str) -> None:
     """It is in the contract, so the refusal has a reason of ours."""

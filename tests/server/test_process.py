@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -142,13 +141,10 @@ async def test_job_survives_a_kill(tmp_path: Path) -> None:
 
 
 async def test_taken_port(tmp_path: Path) -> None:
-    """The last line names the address and what to do."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-
-        code, out, line = await last_words("dev", "--data", str(tmp_path / "d"), "--port", str(port))
+    """Also when it is a node of ours that has it; the last line names the address and what to do."""
+    async with nodes.running(tmp_path / "other") as other:
+        port = other.address.rpartition(":")[2]
+        code, out, line = await last_words("dev", "--data", str(tmp_path / "d"), "--port", port)
 
     assert (code, out) == (1, "")
     assert f"127.0.0.1:{port}" in json.loads(line)["reason"]

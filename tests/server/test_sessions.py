@@ -20,7 +20,7 @@ from stepward.server.core.limits import Limits
 from stepward.server.core.rejections import Reason, Rejection
 from stepward.server.node import Node
 from stepward.server.observe import Counters
-from stepward.server.sessions import OpenTicket
+from stepward.server.sessions import OpenTicket, Sessions
 from stepward.server.shard import Ticket
 from stepward.v1 import agent_service_pb2, common_pb2, definition_pb2, job_service_pb2
 from tests.server import nodes
@@ -387,11 +387,36 @@ class LeadingShard:
     def __init__(self) -> None:
         self.proposed: list[tuple[object, Ticket]] = []
 
+    def on_applied(self, listener: object) -> None:
+        """Nothing is."""
+
     def renew(self, command: object, ticket: Ticket) -> None:
         self.proposed.append((command, ticket))
 
     def propose(self, command: object, ticket: Ticket, *, size_bytes: int = 0) -> None:
         self.proposed.append((command, ticket))
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+async def test_older_of_two_streams_that_were_bound_together_ends(newest_first: bool) -> None:
+    """One batch may bind both, and then tells of the newer only."""
+    shard = LeadingShard()
+    sessions = Sessions(
+        shard,  # type: ignore[arg-type]  # all that is asked of it
+        node_id="n1",
+        clock=ManualClock(steady_ms=0, wall_ms=0),
+        limits=Limits(),
+        config=NodeConfig(data=Path()),
+        counters=Counters(),
+    )
+    older, newer = stream_on(shard, generation=1), stream_on(shard, generation=2)
+
+    for stream in (newer, older) if newest_first else (older, newer):
+        sessions.register(stream)
+
+    assert newer.ending is None
+    assert older.ending is not None
+    assert older.ending.reason is Reason.SESSION_ENDED
 
 
 class ScriptedContext:
@@ -411,10 +436,10 @@ class ScriptedContext:
         """Taken at once."""
 
 
-def stream_on(shard: LeadingShard, **config: int) -> AgentStream:
+def stream_on(shard: LeadingShard, *, generation: int = 1, **config: int) -> AgentStream:
     return AgentStream(
         SESSION,
-        SessionOpened(generation=1, ttl_ms=3_000),
+        SessionOpened(generation=generation, ttl_ms=3_000),
         shard=shard,  # type: ignore[arg-type]  # all that is asked of it
         clock=ManualClock(steady_ms=0, wall_ms=0),
         limits=Limits(),

@@ -137,7 +137,7 @@ class Sessions:
             counters=self._counters,
         )
         # From here to the first await nothing can be applied: what is not in the rows now will be followed.
-        self._register(stream)
+        self.register(stream)
         stream.send_welcome(self._node_id)
         with self._shard.committed() as reader:
             found = [(key, reader.get(key)) for key in list(reader.scan(keys.assignments(session_id)))]
@@ -149,7 +149,7 @@ class Sessions:
                 del self._streams[session_id]
             self.close_stream(session_id, opened.generation)
 
-    def _register(self, stream: AgentStream) -> None:
+    def register(self, stream: AgentStream) -> None:
         """Let the newest stream of a session be the only one."""
         other = self._streams.get(stream.session_id)
         if other is not None:
