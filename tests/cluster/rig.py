@@ -44,10 +44,12 @@ class Rig:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for agent in self.agents.values():
-            agent.resume()
+        others = [child for child in (self._server, self._travel) if child]
+        for child in (*self.agents.values(), *others):
+            # One that a failed test has left paused would not hear that it is to end.
+            child.resume()
         stop_all(list(self.agents.values()))
-        stop_all([child for child in (self._server, self._travel) if child])
+        stop_all(others)
 
     @property
     def address(self) -> str:

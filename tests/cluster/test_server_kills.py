@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from stepward.client import AsyncClient
-from tests.cluster.rig import Rig, until
+from tests.cluster.rig import LEASE_LOSS_S_MAX, Rig, until
 from tests.cluster.traffic import Traffic, agents_connect, drawn_seed
 
 TRIPS = 200
@@ -104,3 +104,34 @@ async def test_nothing_is_lost_or_done_twice(tmp_path: Path, only_seed: int | No
 async def test_nothing_is_lost_or_done_twice_in_many_rounds(tmp_path: Path, only_seed: int | None) -> None:
     """The same, often enough that kills hit between most pairs of steps."""
     await kill_rounds(tmp_path, 20, drawn_seed(only_seed))
+
+
+@pytest.mark.parametrize("how", ["killed", "paused"])
+async def test_absence_of_the_server_uses_up_no_lease(tmp_path: Path, how: str) -> None:
+    """Nobody counts leases while nobody leads: what agents did meanwhile counts, and nothing is done again.
+
+    A server that was paused hears what was said meanwhile before it judges who is silent.
+    """
+    with Rig(tmp_path) as rig:
+        rig.start_server()
+        rig.start_travel("--no-deduplication", "--slow-ms", str(SLOW_MS))
+        agents = [rig.start_agent(name) for name in ("agent-1", "agent-2")]
+        async with AsyncClient(rig.address, timeout_s=30) as client:
+            traffic = Traffic(client)
+            await agents_connect(client, 2)
+            await traffic.submit(TRIPS)
+            await until(lambda: rig.calls() >= TRIPS, seconds_max=60, what="a quarter of the calls")
+            (rig.server.kill if how == "killed" else rig.server.pause)()
+            await until(
+                lambda: all("lease_ended" in agent.log.read_text() for agent in agents),
+                seconds_max=LEASE_LOSS_S_MAX,
+                what="both agents hold their lease to have ended",
+            )
+            await asyncio.to_thread(rig.start_server if how == "killed" else rig.server.resume)
+            jobs = await traffic.ended(seconds_max=60)
+            losses = await traffic.losses()
+        report = rig.judge({job_id: str(job.state) for job_id, job in jobs.items()})
+
+    assert traffic.wrong_ends(jobs) == {}
+    assert report.breaches == []
+    assert losses == []
