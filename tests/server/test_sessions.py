@@ -12,16 +12,8 @@ import grpc.aio
 import pytest
 import pytest_asyncio
 
-from stepward.server.agent_stream import AgentStream
-from stepward.server.clock import ManualClock
-from stepward.server.config import NodeConfig
-from stepward.server.core.commands import AttemptsReported, SessionOpened, SessionRenewed
 from stepward.server.core.limits import Limits
-from stepward.server.core.rejections import Reason, Rejection
 from stepward.server.node import Node
-from stepward.server.observe import Counters
-from stepward.server.sessions import OpenTicket, Sessions
-from stepward.server.shard import Ticket
 from stepward.v1 import agent_service_pb2, common_pb2, definition_pb2, job_service_pb2
 from tests.server import nodes
 from tests.server.nodes import CALL_S_MAX, Stubs, refusal, refused, submission
@@ -345,24 +337,6 @@ async def test_many_streams_of_one_session_leave_one(stubs: Stubs) -> None:
     assert left.welcome.generation == listed.generation == 5
 
 
-async def test_agent_that_leaves_while_it_is_bound_is_not_taken_for_connected() -> None:
-    """Its generation is closed when the answer comes, since nobody else will close it."""
-    closed: list[tuple[str, int]] = []
-
-    class Closing:
-        def close_stream(self, session_id: str, generation: int) -> None:
-            closed.append((session_id, generation))
-
-    early = OpenTicket(asyncio.get_running_loop().create_future(), Closing(), SESSION)  # type: ignore[arg-type]  # all that is asked of it
-    early.future.cancel()
-    early.answered(SessionOpened(generation=1, ttl_ms=1))
-    late = OpenTicket(asyncio.get_running_loop().create_future(), Closing(), SESSION)  # type: ignore[arg-type]  # all that is asked of it
-    late.answered(SessionOpened(generation=2, ttl_ms=1))
-    late.abandon()
-
-    assert closed == [(SESSION, 1), (SESSION, 2)]
-
-
 async def test_open_offers_come_in_messages_that_a_client_takes(stubs: Stubs, node: Node) -> None:
     """A client that was told nothing takes 4 MiB; what is open may be more."""
     async with agent(stubs, "one", session_id=SESSION, handler=silent, slots=30) as first:
@@ -377,164 +351,6 @@ async def test_open_offers_come_in_messages_that_a_client_takes(stubs: Stubs, no
         await second.until(lambda: len(second.offers) == 30 or second.ended.done())
 
     assert [offer.attempt for offer in second.offers] == [offer.attempt for offer in first.offers]
-
-
-class LeadingShard:
-    """As much of a shard as a stream asks for."""
-
-    leads = True
-
-    def __init__(self) -> None:
-        self.proposed: list[tuple[object, Ticket]] = []
-
-    def on_applied(self, listener: object) -> None:
-        """Nothing is."""
-
-    def renew(self, command: object, ticket: Ticket) -> None:
-        self.proposed.append((command, ticket))
-
-    def propose(self, command: object, ticket: Ticket, *, size_bytes: int = 0) -> None:
-        self.proposed.append((command, ticket))
-
-
-@pytest.mark.parametrize("newest_first", [False, True])
-async def test_older_of_two_streams_that_were_bound_together_ends(newest_first: bool) -> None:
-    """One batch may bind both, and then tells of the newer only."""
-    shard = LeadingShard()
-    sessions = Sessions(
-        shard,  # type: ignore[arg-type]  # all that is asked of it
-        node_id="n1",
-        clock=ManualClock(steady_ms=0, wall_ms=0),
-        limits=Limits(),
-        config=NodeConfig(data=Path()),
-        counters=Counters(),
-    )
-    older, newer = stream_on(shard, generation=1), stream_on(shard, generation=2)
-
-    for stream in (newer, older) if newest_first else (older, newer):
-        sessions.register(stream)
-
-    assert newer.ending is None
-    assert older.ending is not None
-    assert older.ending.reason is Reason.SESSION_ENDED
-
-
-class ScriptedContext:
-    """A call whose messages were written before; it counts how many were read."""
-
-    def __init__(self, *messages: agent_service_pb2.WorkRequest) -> None:
-        self._messages = [message.SerializeToString() for message in messages]
-        self.read_so_far = 0
-
-    async def read(self) -> object:
-        if self.read_so_far == len(self._messages):
-            await asyncio.Event().wait()
-        self.read_so_far += 1
-        return self._messages[self.read_so_far - 1]
-
-    async def write(self, message: object) -> None:
-        """Taken at once."""
-
-
-def stream_on(shard: LeadingShard, *, generation: int = 1, **config: int) -> AgentStream:
-    return AgentStream(
-        SESSION,
-        SessionOpened(generation=generation, ttl_ms=3_000),
-        shard=shard,  # type: ignore[arg-type]  # all that is asked of it
-        clock=ManualClock(steady_ms=0, wall_ms=0),
-        limits=Limits(),
-        config=NodeConfig(data=Path(), **config),  # type: ignore[arg-type]  # numbers
-        counters=Counters(),
-    )
-
-
-async def reads_until_it_waits(stream: AgentStream, context: ScriptedContext) -> asyncio.Task[None]:
-    """Let a stream run until nothing more happens by itself."""
-    running = asyncio.create_task(stream.run(context))  # type: ignore[arg-type]  # all that is asked of it
-    before = -1
-    while before != context.read_so_far:
-        before = context.read_so_far
-        for _ in range(10):
-            await asyncio.sleep(0)
-    return running
-
-
-async def test_flood_of_heartbeats_is_not_taken_in() -> None:
-    """At the bound one more is passed over; silence is safe."""
-    shard = LeadingShard()
-    beats = [agent_service_pb2.WorkRequest(heartbeat=agent_service_pb2.Heartbeat(number=n)) for n in range(5)]
-
-    running = await reads_until_it_waits(stream_on(shard, heartbeats_waiting_max=3), ScriptedContext(*beats))
-    running.cancel()
-
-    assert len(shard.proposed) == 3
-
-
-async def test_flood_of_reports_is_read_no_further() -> None:
-    """Until those that were read are answered: the agent's own buffers are where the others belong."""
-    shard = LeadingShard()
-    ref = agent_service_pb2.AttemptRef(job_id="0-" + "0" * 32, step_id="one", token=1)
-    offer = agent_service_pb2.Offer(attempt=ref)
-    report = agent_service_pb2.Report(attempts=[succeeded(offer, nodes.json_payload(b"1" * 100))])
-    context = ScriptedContext(*(agent_service_pb2.WorkRequest(report=report) for _ in range(5)))
-
-    running = await reads_until_it_waits(stream_on(shard, stream_bytes_waiting_max=400), context)
-    read_before = context.read_so_far
-    for _, ticket in list(shard.proposed):
-        ticket.answered(AttemptsReported(()))
-    while context.read_so_far < 5:
-        await asyncio.sleep(0)
-        for _, ticket in shard.proposed[read_before:]:
-            ticket.answered(AttemptsReported(()))
-    running.cancel()
-
-    assert 2 <= read_before < 5
-
-
-@pytest.mark.parametrize(
-    ("passed_ms", "answered"),
-    [
-        # At a third of the TTL the agent may still be told that it was heard.
-        (1_000, 1),
-        # One millisecond later silence is what is safe.
-        (1_001, 0),
-    ],
-)
-async def test_late_heartbeat_is_not_acknowledged(passed_ms: int, answered: int) -> None:
-    """A lease is never promised on what was heard long ago."""
-    clock = ManualClock(steady_ms=5_000, wall_ms=0)
-    stream = AgentStream(
-        SESSION,
-        SessionOpened(generation=1, ttl_ms=3_000),
-        shard=LeadingShard(),  # type: ignore[arg-type]  # all that is asked of it
-        clock=clock,
-        limits=Limits(),
-        config=NodeConfig(data=Path()),
-        counters=Counters(),
-    )
-    clock.advance(passed_ms)
-
-    stream.heartbeat_answered(SessionRenewed(send_held=False), number=1, arrived_ms=5_000)
-
-    assert len(stream.queued()) == answered
-
-
-async def test_answers_of_a_deposed_leader_end_the_stream() -> None:
-    """Its agent has to find the leader."""
-    stream = AgentStream(
-        SESSION,
-        SessionOpened(generation=1, ttl_ms=3_000),
-        shard=LeadingShard(),  # type: ignore[arg-type]  # all that is asked of it
-        clock=ManualClock(steady_ms=0, wall_ms=0),
-        limits=Limits(),
-        config=NodeConfig(data=Path()),
-        counters=Counters(),
-    )
-    stream.heartbeat_answered(Rejection(Reason.NOT_LEADER, "no"), number=1, arrived_ms=0)
-
-    assert stream.queued() == []
-    assert stream.ending is not None
-    assert stream.ending.reason is Reason.NOT_LEADER
 
 
 async def test_offer_is_answered_before_it_is_made_again(stubs: Stubs) -> None:
