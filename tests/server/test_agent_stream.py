@@ -87,7 +87,7 @@ def stream_on(shard: LeadingShard, *, generation: int = 1, **config: int) -> Age
         shard=shard,  # type: ignore[arg-type]  # all that is asked of it
         clock=ManualClock(steady_ms=0, wall_ms=0),
         limits=Limits(),
-        config=NodeConfig(data=Path(), **config),  # type: ignore[arg-type]  # numbers
+        config=NodeConfig(data=Path(), **config),  # type: ignore[arg-type]  # bounds, by name
         counters=Counters(),
     )
 
