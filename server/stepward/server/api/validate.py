@@ -26,8 +26,6 @@ SESSION_ID_CHARS_MIN: Final = 16
 SESSION_ID_CHARS_MAX: Final = 64
 # Text for people in a hello.
 TEXT_CHARS_MAX: Final = 256
-# The key must fit into a row's key beside the longest namespace, whatever characters it is made of.
-IDEMPOTENCY_KEY_BYTES_MAX: Final = 380
 
 _is_name = re.compile(r"[A-Za-z0-9._-]+\Z").match
 # Values are shown in messages up to here: enough to find them, too little to fill a log.
@@ -40,10 +38,6 @@ def submission(job: job_service_pb2.JobSubmission, limits: Limits, path: str) ->
     found += name(f"{path}.namespace", job.namespace, limits, may_be_empty=True)
     found += name(f"{path}.definition_name", job.definition_name, limits)
     found += text(f"{path}.idempotency_key", job.idempotency_key, limits.idempotency_key_chars_max)
-    if not found and len(job.idempotency_key.encode()) > IDEMPOTENCY_KEY_BYTES_MAX:
-        size = len(job.idempotency_key.encode())
-        rule = f"has {size} bytes in UTF-8; it must have at most {IDEMPOTENCY_KEY_BYTES_MAX}"
-        found.append(Violation(f"{path}.idempotency_key", rule))
     found += text(f"{path}.caller_id", job.caller_id, limits.name_chars_max)
     if job.labels:
         found += _labels(f"{path}.labels", job.labels, limits)
