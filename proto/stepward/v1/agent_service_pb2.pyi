@@ -233,6 +233,7 @@ class Hello(_message.Message):
     HELD_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     LIBRARY_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """Version of this protocol that the agent speaks: 1."""
     session_id: _builtins.str
@@ -247,6 +248,10 @@ class Hello(_message.Message):
     """A name for people, such as "trip@host:4711"."""
     library: _builtins.str
     """Name and version of the library."""
+    generation: _builtins.int
+    """Generation of the newest welcome of this session; 0 when there was none. A session that was welcomed before and is
+    over is answered SESSION_ENDED instead of being made anew under the same id.
+    """
     @_builtins.property
     def actions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Actions that it can run: 1 to 1000."""
@@ -267,10 +272,11 @@ class Hello(_message.Message):
         held: _abc.Iterable[Global___AttemptRef] | None = ...,
         name: _builtins.str = ...,
         library: _builtins.str = ...,
+        generation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["actions", b"actions", "held", b"held", "library", b"library", "name", b"name", "namespace", b"namespace", "protocol_version", b"protocol_version", "queue", b"queue", "session_id", b"session_id", "slots", b"slots"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actions", b"actions", "generation", b"generation", "held", b"held", "library", b"library", "name", b"name", "namespace", b"namespace", "protocol_version", b"protocol_version", "queue", b"queue", "session_id", b"session_id", "slots", b"slots"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
