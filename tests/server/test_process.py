@@ -44,16 +44,16 @@ class Ready:
             return await self.process.wait()
 
 
-async def start(*arguments: str, python: tuple[str, ...] = ()) -> asyncio.subprocess.Process:
+async def start(*arguments: str, python: tuple[str, ...] = (), stdin: int | None = None) -> asyncio.subprocess.Process:
     command = (*python, "-m", "stepward.server", *arguments)
     pipe = asyncio.subprocess.PIPE
-    return await asyncio.create_subprocess_exec(sys.executable, *command, stdout=pipe, stderr=pipe)
+    return await asyncio.create_subprocess_exec(sys.executable, *command, stdin=stdin, stdout=pipe, stderr=pipe)
 
 
 @contextlib.asynccontextmanager
-async def ready(*arguments: str) -> AsyncIterator[Ready]:
+async def ready(*arguments: str, stdin: int | None = None) -> AsyncIterator[Ready]:
     """A node that is ready; killed at the end if it still runs."""
-    process = await start(*arguments)
+    process = await start(*arguments, stdin=stdin)
     assert process.stdout is not None
     try:
         async with asyncio.timeout(START_S_MAX):
@@ -232,6 +232,49 @@ async def test_ready_descriptor(tmp_path: Path) -> None:
 
     assert json.loads(line)["event"] == "ready"
     assert await process.wait() == 0
+
+
+STARTER = """
+import subprocess, sys, time
+log = open(sys.argv[1], "w")
+command = [sys.executable, "-m", "stepward.server", "dev", "--port", "0", *sys.argv[2:]]
+server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
+sys.stdout.buffer.write(server.stdout.readline())
+sys.stdout.flush()
+time.sleep(600)
+"""
+
+
+async def test_ends_with_its_parent(tmp_path: Path) -> None:
+    """In order, although the parent was killed and could say nothing."""
+    log = tmp_path / "log"
+    arguments = (str(log), "--data", str(tmp_path / "d"), "--exit-with-parent")
+    starter = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", STARTER, *arguments, stdout=asyncio.subprocess.PIPE
+    )
+    assert starter.stdout is not None
+    async with asyncio.timeout(START_S_MAX):
+        line = json.loads(await starter.stdout.readline())
+    starter.kill()
+    await starter.wait()
+
+    try:
+        await nodes.eventually(lambda: asyncio.to_thread(lambda: "node_stopped" in log.read_text()))
+    except BaseException:
+        os.kill(line["pid"], signal.SIGKILL)
+        raise
+
+
+async def test_end_of_stdin_ends_nothing_unasked(tmp_path: Path) -> None:
+    """A service manager gives no stdin; nor does what is written to it end anything."""
+    async with ready("dev", "--data", str(tmp_path / "d"), "--port", "0", stdin=asyncio.subprocess.PIPE) as node:
+        assert node.process.stdin is not None
+        node.process.stdin.close()
+        await node.process.stdin.wait_closed()
+        async with nodes.connected(node.address) as stubs:
+            await stubs.cluster.GetStatus(cluster_service_pb2.GetStatusRequest(), timeout=S)
+
+        assert node.process.returncode is None
 
 
 async def test_logs_are_json_without_payloads(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import asyncio
 import json
 import os
 import signal
+import stat
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +29,8 @@ EXIT_UNFIT = 78
 
 # A cluster of one node has no election to outlive, so a lost agent may be noticed sooner than in a larger one.
 DEV_SESSION_TTL_MS = 3_000
+# What is read from stdin means nothing; only its end does.
+_STDIN_BYTES = 4_096
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -62,6 +65,11 @@ def _parser() -> argparse.ArgumentParser:
         default=DEV_SESSION_TTL_MS,
         help="after so long without a heartbeat an agent's lease is over (default: %(default)s)",
     )
+    dev.add_argument(
+        "--exit-with-parent",
+        action="store_true",
+        help="stop when the other end of stdin is closed, as it is when who started this has ended in any way",
+    )
     run.add_argument("--session-ttl-ms", type=int, default=10_000, help="as for dev (default: %(default)s)")
     return parser
 
@@ -80,7 +88,7 @@ def _run(options: argparse.Namespace) -> int:
         config.check(cluster, node)
         if options.command == "dev" and not _is_used(options.data):
             create_cluster(options.data, "n1")
-        return _loop_runner()(_serve(cluster, node, options.ready_fd))
+        return _loop_runner()(_serve(cluster, node, options))
     except (config.ConfigError, ServerError, AddressTaken, OSError) as error:
         return _failed(str(error), EXIT_CANNOT_START)
 
@@ -103,7 +111,7 @@ def _loop_runner() -> Callable[[Coroutine[None, None, int]], int]:
     return uvloop.run
 
 
-async def _serve(cluster: ClusterConfig, config: NodeConfig, ready_fd: int | None) -> int:
+async def _serve(cluster: ClusterConfig, config: NodeConfig, options: argparse.Namespace) -> int:
     """Run a node until a signal, or until it cannot go on."""
     from stepward.server.node import Node
 
@@ -112,12 +120,14 @@ async def _serve(cluster: ClusterConfig, config: NodeConfig, ready_fd: int | Non
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked_to_stop.set)
+    if options.command == "dev" and options.exit_with_parent and _is_pipe(sys.stdin.fileno()):
+        _on_end_of_pipe(loop, sys.stdin.fileno(), asked_to_stop.set)
     fatal = asyncio.create_task(node.fatal())
     stop = asyncio.create_task(asked_to_stop.wait())
     try:
         await node.start()
         if not fatal.done():
-            _tell_ready(node, ready_fd)
+            _tell_ready(node, options.ready_fd)
         await asyncio.wait((fatal, stop), return_when=asyncio.FIRST_COMPLETED)
     finally:
         stop.cancel()
@@ -126,6 +136,27 @@ async def _serve(cluster: ClusterConfig, config: NodeConfig, ready_fd: int | Non
         return _failed(fatal.result(), EXIT_CANNOT_GO_ON)
     fatal.cancel()
     return 0
+
+
+def _is_pipe(descriptor: int) -> bool:
+    """Whether the end of another process would close it. asyncio makes sockets instead of pipes on some platforms."""
+    mode = os.fstat(descriptor).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
+
+
+def _on_end_of_pipe(loop: asyncio.AbstractEventLoop, descriptor: int, ended: Callable[[], object]) -> None:
+    """Call `ended` once, when nobody holds the other end any more. The kernel closes it also after kill -9."""
+
+    def readable() -> None:
+        try:
+            if os.read(descriptor, _STDIN_BYTES):
+                return
+        except ConnectionError:
+            pass
+        loop.remove_reader(descriptor)
+        ended()
+
+    loop.add_reader(descriptor, readable)
 
 
 def _tell_ready(node: Node, ready_fd: int | None) -> None:
