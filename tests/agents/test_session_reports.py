@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from stepward.agents.memory import Memory
+from stepward.agents.outbox import REPEATS_MAX, REST_MS_MAX
 from stepward.agents.outcomes import Failed, Stopped, Succeeded, Unknown
 from stepward.v1 import agent_service_pb2 as wire
 from tests.agents.played import ON_ACCEPT, TTL_MS, Played, offer
 
-REFUSALS = ["STALE_TOKEN", "NOT_FOUND", "CANCELLED", "TOO_LARGE", "INTERNAL"]
+REFUSALS = ["STALE_TOKEN", "NOT_FOUND", "CANCELLED", "TOO_LARGE"]
 
 
 @pytest.mark.parametrize("result", REFUSALS)
@@ -25,6 +26,58 @@ def test_h023_refused_report_is_dropped_and_others_go_on(result: str) -> None:
     assert played.open() == []
     assert played.offer("e", 8) == ["start e#8"]
     assert [played.ended(step, 7) for step in "bcd"] == [[f"report succeeded {step}#7"] for step in "bcd"]
+
+
+def test_outcome_that_could_not_be_recorded_is_reported_again() -> None:
+    """It exists nowhere else. It stays held, comes again later each time, and is done with when it is recorded."""
+    played = Played()
+    played.open()
+    played.offer("flight", 7)
+    played.ended("flight", 7)
+
+    for rest_ms in (1_000, 2_000, 4_000):
+        assert played.answer("flight", 7, "INTERNAL") == []
+        assert [one.step_id for one in played.session.held] == ["flight"]
+        assert played.passes(rest_ms - 50) == []
+        assert played.passes(50) == ["report succeeded flight#7"]
+    played.answer("flight", 7)
+    assert played.session.held == []
+    assert played.passes(60_000) == []
+
+
+def test_outcome_that_can_never_be_recorded_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
+    played = Played()
+    played.open()
+    played.offer("flight", 7)
+    played.ended("flight", 7)
+    for _ in range(REPEATS_MAX):
+        played.answer("flight", 7, "INTERNAL")
+        assert played.passes(REST_MS_MAX - 50) in ([], ["report succeeded flight#7"])
+        played.passes(50)
+    assert played.session.held != []
+    played.answer("flight", 7, "INTERNAL")
+
+    assert played.session.held == []
+    assert played.passes(10 * REST_MS_MAX) == []
+    assert [one.message for one in caplog.records if one.levelname == "ERROR"] == [
+        "report_dropped event=succeeded job=0-job step=flight token=7"
+    ]
+
+
+def test_outcome_that_rests_is_not_hurried_by_a_new_stream() -> None:
+    """And a drain waits for it, as for every report, within its bound."""
+    played = Played()
+    played.open()
+    played.offer("flight", 7)
+    played.ended("flight", 7)
+    played.answer("flight", 7, "INTERNAL")
+    played.lose_stream()
+
+    assert played.open() == []
+    played.session.drain(played.now_ms)
+    assert played.passes(1_000) == ["drain", "report succeeded flight#7"]
+    played.answer("flight", 7)
+    assert played.passes(1_000) == ["finish 0"]
 
 
 def test_outcomes_of_the_moment_go_in_one_report() -> None:

@@ -218,8 +218,47 @@ def test_what_has_not_started_under_an_ended_session_never_starts(recorded: bool
     assert played.passes(1_000) == []
 
 
-def test_session_that_was_forgotten_is_not_taken_for_a_resumed_one() -> None:
-    """A generation that does not rise: the hello has made a new session of the same name."""
+def test_hello_says_the_generation_of_its_session() -> None:
+    """That of the newest welcome; a new session has none. A cluster that has ended the session then says so."""
+    played = Played()
+    played.open()
+    played.lose_stream()
+    played.open()
+    over(played)
+    played.open()
+    hellos = [one.hello for one in played.messages if one.WhichOneof("message") == "hello"]
+
+    assert [(one.session_id, one.generation) for one in hellos] == [
+        ("session-1", 0),
+        ("session-1", 1),
+        ("session-1", 2),
+        ("session-2", 0),
+    ]
+
+
+def test_session_that_ends_during_a_partition_leaves_its_handlers_to_their_lease() -> None:
+    """Nothing goes on under the next session: what is idempotent has one TTL from the end of the lease, and no more."""
+    played = Played()
+    played.open()
+    played.offers(offer("flight", 7), offer("charge", 7, idempotent=False))
+    played.lose_stream()
+    # The lease ends after a TTL, and the partition a little later.
+    lost = played.passes(TTL_MS + 1_000)
+    refused = over(played)
+    reopened = played.open()
+
+    assert lost == ["lease lost flight#7", "lease lost charge#7", "cancel charge#7 LEASE_LOST"]
+    assert refused == []
+    # What happened is told; an answer STALE_TOKEN would only stop the handler sooner.
+    assert reopened == ["report started flight#7", "report started charge#7"]
+    assert played.session.held == []
+    played.ended("charge", 7, Stopped())
+    assert "cancel flight#7 LEASE_LOST" not in played.passes(TTL_MS - 1_000 - 50)
+    assert "cancel flight#7 LEASE_LOST" in played.passes(50)
+
+
+def test_generation_that_does_not_rise_is_not_taken_for_a_resumed_session() -> None:
+    """The contract rules it out; a session of the same name would still be another one."""
     played = Played()
     played.open()
     played.lose_stream()

@@ -14,7 +14,7 @@ from stepward.agents import outcomes, stopping
 from stepward.agents.attempts import Attempt, AttemptKey, Phase
 from stepward.agents.directives import CancelHandler, Directive, SetLeaseLost, StartHandler
 from stepward.agents.memory import Memory, Past
-from stepward.agents.outbox import Outbox
+from stepward.agents.outbox import PRELUDES, Outbox
 from stepward.agents.stops import StopReason
 from stepward.v1 import agent_service_pb2 as wire
 from stepward.v1 import common_pb2
@@ -147,14 +147,20 @@ class Holdings:
                 self.outbox.add(outcomes.report(key, outcomes.Stopped(), draining=False))
 
     def answered(self, now_ms: int, answer: wire.ReportAnswer, *, lease_runs: bool) -> None:
-        """The cluster has recorded or refused a report. Whatever it says of an outcome, the outcome is done with."""
+        """The cluster has recorded or refused a report. Then it is done with, unless it could not be recorded."""
         key = AttemptKey.of(answer.attempt)
-        event = self.outbox.answered(key)
-        if event is None:
+        pending = self.outbox.answered(key)
+        if pending is None:
             return
+        event = pending.event
         if answer.result != wire.REPORT_RESULT_RECORDED:
             result = wire.ReportResult.Name(answer.result)
             _log.warning("report_refused event=%s result=%s job=%s step=%s token=%s", event, result, *key)
+        if answer.result == wire.REPORT_RESULT_INTERNAL and event not in PRELUDES:
+            # Nobody else knows what became of the attempt, and the fault may pass.
+            if self.outbox.rest(pending, now_ms):
+                return
+            _log.error("report_dropped event=%s job=%s step=%s token=%s", event, *key)
         match event:
             case "accepted":
                 self._accept_answered(now_ms, key, answer.result, lease_runs=lease_runs)

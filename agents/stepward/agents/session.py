@@ -128,6 +128,7 @@ class Session:
             held=[key.ref() for key in self.held],
             name=profile.name,
             library=profile.library,
+            generation=self._generation,
         )
         self._messages = [wire.WorkRequest(hello=hello)]
         self._hello_at_ms = now_ms
@@ -186,8 +187,14 @@ class Session:
 
     def _welcome(self, now_ms: int, welcome: wire.Welcome) -> None:
         if welcome.generation <= self._generation:
-            # The session was over and forgotten, and the hello has made another one of the same name.
-            _log.warning("session_ended session=%s next=%s", self.session_id, self.session_id)
+            # Against the contract: a hello that knows a generation is never answered by a session made anew. Should it
+            # be, what the old one held is not the new one's.
+            _log.error(
+                "generation_not_risen session=%s generation=%s known=%s",
+                self.session_id,
+                welcome.generation,
+                self._generation,
+            )
             self._forsake(now_ms)
             self._lease.sent(HELLO, self._hello_at_ms)
         self._generation = welcome.generation
@@ -249,6 +256,7 @@ class Session:
         self._note_lease(now_ms)
         self._holdings.stop_lost(now_ms, ttl_ms=self._lease.ttl_ms)
         self._holdings.report_starts(now_ms)
+        self._holdings.outbox.wake(now_ms)
         if self._welcomed:
             progress = self._holdings.progress_reports(now_ms)
             if progress.attempts:
