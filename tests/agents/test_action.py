@@ -30,6 +30,19 @@ class WishStruct(msgspec.Struct):
     days: int = 2
 
 
+@dataclass
+class Measured:
+    """A dataclass with a float."""
+
+    metres: float
+
+
+class MeasuredStruct(msgspec.Struct):
+    """One within a struct."""
+
+    inner: Measured
+
+
 class WishDict(TypedDict):
     """A typed dict."""
 
@@ -218,6 +231,8 @@ def test_names_of_actions() -> None:
         ({"a": 1}, b'{"a":1}', "json/utf-8"),
         (Wish("Ada"), b'{"who":"Ada","days":2}', "json/utf-8"),
         (msgspec.Raw(b'{"price": 1.10}'), b'{"price": 1.10}', "json/utf-8"),
+        (msgspec.Raw(b"null"), b"null", "json/utf-8"),
+        ([None, 1.5, Wish("Ada"), msgspec.Raw(b"null")], b'[null,1.5,{"who":"Ada","days":2},null]', "json/utf-8"),
         (b"\x00", b"\x00", "application/octet-stream"),
     ],
 )
@@ -232,6 +247,24 @@ def test_value_without_a_json_form_fails_for_good(value: Any) -> None:
 
     assert isinstance(outcome, outcomes.Failed)
     assert (outcome.kind, outcome.retryable) == ("INVALID_OUTPUT", False)
+
+
+@pytest.mark.parametrize(
+    ("value", "place"),
+    [
+        (float("nan"), "the output is nan"),
+        ({"prices": [1.5, float("inf")]}, "the output.prices[1] is inf"),
+        ((None, Measured(-float("inf"))), "the output[1].metres is -inf"),
+        (MeasuredStruct(Measured(float("nan"))), "the output.inner.metres is nan"),
+    ],
+)
+def test_no_number_is_not_made_a_null(value: Any, place: str) -> None:
+    """JSON has no form for it, and the next step would take the null for a value."""
+    outcome = outcome_of_value(value)
+
+    assert isinstance(outcome, outcomes.Failed)
+    assert (outcome.kind, outcome.may_have_happened) == ("INVALID_OUTPUT", True)
+    assert f"{place}, which JSON cannot hold" in outcome.message
 
 
 class SeatTaken(StepFailed):

@@ -196,6 +196,10 @@ async def test_parent_that_is_killed_takes_its_worker_with_it(stub: Stub) -> Non
         ("tests.agents.sample:not_an_agent", "has a str, not an Agent, as 'not_an_agent'"),
         ("tests/agents/sample.py", "is a file; name the module instead: tests.agents.sample"),
         ("tests.agents.sample:", "nothing after the colon"),
+        ("./thumbs", "'./thumbs' is a path, and nothing is there; name the module instead: thumbs"),
+        ("/tests/agents", "'/tests/agents' is a path, and nothing is there; name the module instead, in its folder"),
+        ("./tests", "'./tests' is a folder; name the module instead: tests"),
+        (".sample", "'.sample' is no name of a module"),
     ],
 )
 async def test_wrong_target_is_said_once_and_not_started_again(stub: Stub, target: str, says: str) -> None:
@@ -205,3 +209,29 @@ async def test_wrong_target_is_said_once_and_not_started_again(stub: Stub, targe
     assert code == 2
     assert says in said
     assert said.count("stepward agent:") == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("def work(:\n", 'thumbs.py", line 1\n'),
+        ("import no_such_package\n", "ModuleNotFoundError: No module named 'no_such_package'"),
+        ("\ndef size():\n    return 1 / 0\n\nsize()\n", "in size\n    return 1 / 0\n"),
+    ],
+    ids=["syntax", "lacks a package", "raises"],
+)
+async def test_module_that_cannot_be_imported_is_shown_and_not_started_again(
+    stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, says: str
+) -> None:
+    """Only the user's own frames: the import around them is ours and Python's."""
+    (tmp_path / "thumbs.py").write_text(source)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    async with running(*parent(stub, target="thumbs")) as process:
+        code, said = await ended(process)
+
+    assert code == 2
+    assert said.startswith("stepward agent: module 'thumbs' cannot be imported:\n")
+    assert says in said
+    assert "importlib" not in said
+    assert "target.py" not in said
+    assert "starting it again" not in said

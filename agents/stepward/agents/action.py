@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -182,10 +183,27 @@ def outcome_of_value(value: Any) -> outcomes.Outcome:
     if isinstance(value, bytes | bytearray | memoryview):
         return outcomes.Succeeded(bytes(value), outcomes.BYTES)
     try:
-        return outcomes.Succeeded(msgspec.json.encode(value))
+        encoded = msgspec.json.encode(value)
+        # The encoder writes null for what is no number. Most outputs have no null, so they are spared the walk.
+        if b"null" in encoded:
+            _refuse_no_numbers(msgspec.to_builtins(value, enc_hook=lambda raw: None), "the output")
+        return outcomes.Succeeded(encoded)
     except (TypeError, ValueError, RecursionError) as error:
         text = f"the output of type {type(value).__name__} has no JSON form: {error}"
         return outcomes.Failed(outcomes.INVALID_OUTPUT, text, retryable=False, may_have_happened=True)
+
+
+def _refuse_no_numbers(value: Any, place: str) -> None:
+    """Raise ValueError where a float is NaN or infinite: the next step would take the null for a value."""
+    match value:
+        case float() if not math.isfinite(value):
+            raise ValueError(f"{place} is {value}, which JSON cannot hold; return null or a text instead")
+        case dict():
+            for key, inner in value.items():
+                _refuse_no_numbers(inner, f"{place}.{key}")
+        case list() | tuple() | set() | frozenset():
+            for number, inner in enumerate(value):
+                _refuse_no_numbers(inner, f"{place}[{number}]")
 
 
 def outcome_of_error(error: BaseException) -> outcomes.Outcome:
