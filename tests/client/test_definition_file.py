@@ -200,7 +200,16 @@ BROKEN = [
     ),
     (
         "name: x\nsteps:\n  - id: a\n    retry: {attempts_max: -1}\n",
-        "t.yaml:4:27: steps[0].retry.attempts_max is -1; it must be between 0 and 4294967295",
+        "t.yaml:4:27: steps[0].retry.attempts_max is -1; it must be between 1 and 4294967295",
+    ),
+    # A 0 would silently become the default.
+    (
+        "name: x\nsteps:\n  - id: a\n    retry: {attempts_max: 0}\n",
+        "t.yaml:4:27: steps[0].retry.attempts_max is 0; it must be at least 1: 1 means that nothing is repeated",
+    ),
+    (
+        "name: x\ndefaults: {retry: {factor: 0.0}}\n",
+        "t.yaml:2:28: defaults.retry.factor is 0; it must be at least 1: 1 means that every wait is as long as ",
     ),
     (
         "name: x\nsteps:\n  - id: a\n    retry: {factor: [2]}\n",

@@ -40,6 +40,12 @@ SHAREABLE = ("queue", "retry", "timeouts", "effect", "start", "on_unknown")
 
 UINT32_MAX = 2**32 - 1
 
+# In the contract a number that is 0 stands for its default. Nobody who writes a 0 means that.
+SMALLEST = {
+    "stepward.v1.RetryPolicy.attempts_max": "it must be at least 1: 1 means that nothing is repeated",
+    "stepward.v1.RetryPolicy.factor": "it must be at least 1: 1 means that every wait is as long as the first",
+}
+
 
 @dataclass(frozen=True)
 class DefinitionFile:
@@ -216,18 +222,25 @@ class _Reader:
             case FieldDescriptor.TYPE_ENUM:
                 return self._enum(descriptor, node, path)
             case FieldDescriptor.TYPE_UINT32:
-                return self._uint32(node, path)
+                return self._written(descriptor, self._uint32(node, path), node, path)
             case FieldDescriptor.TYPE_DOUBLE:
-                return self._document.number(node, path)
+                return self._written(descriptor, self._document.number(node, path), node, path)
             case FieldDescriptor.TYPE_STRING:
                 return self._document.text(node, path)
             case other:
                 raise AssertionError(f"{descriptor.full_name} has type {other}, which no definition had so far")
 
+    def _written(self, descriptor: FieldDescriptor, number: float, node: Node, path: str) -> float:
+        """The number, unless it would be read as one that was never written."""
+        if not number:
+            rule = SMALLEST.get(descriptor.full_name, "leave it out, which means the same: the default")
+            raise self._document.error(f"{path} is {number:g}; {rule}", node)
+        return number
+
     def _uint32(self, node: Node, path: str) -> int:
         number = self._document.integer(node, path)
         if not 0 <= number <= UINT32_MAX:
-            raise self._document.error(f"{path} is {number}; it must be between 0 and {UINT32_MAX}", node)
+            raise self._document.error(f"{path} is {number}; it must be between 1 and {UINT32_MAX}", node)
         return number
 
     def _enum(self, descriptor: FieldDescriptor, node: Node, path: str) -> int:
