@@ -5,11 +5,14 @@ from __future__ import annotations
 from stepward.server.core import keys, rows, sessions
 from stepward.server.core.commands import (
     AttemptRef,
+    AttemptReport,
+    AttemptsReported,
     CancelJob,
     CloseStream,
     DrainSession,
     OpenSession,
     RenewSession,
+    ReportAttempts,
     SessionRenewed,
     Started,
     Sweep,
@@ -20,7 +23,7 @@ from stepward.server.core.rejections import Reason, Rejection
 from stepward.server.core.rows import CancelReason, EventType
 from stepward.server.store.live import LiveRows
 from tests.core.world import DAY_MS, World, actions_of
-from tests.scenarios.trips import SESSION_END_MS, TRIP, TTL_MS, pass_time, renew, single, sweep, world_with
+from tests.scenarios.trips import DONE, SESSION_END_MS, TRIP, TTL_MS, pass_time, renew, single, sweep, world_with
 
 
 def held(world: World, session_id: str = "agent-one") -> list[AttemptRef]:
@@ -167,7 +170,7 @@ def test_an_offer_that_the_agent_lacks_is_sent_again_with_its_token() -> None:
     world.one(RenewSession("agent-one", 1, 0, held=()))
 
     assert held(world) == before
-    assert [row.resends for row in world.changes.values() if isinstance(row, rows.Assignment)] == [1]
+    assert len([row for row in world.changes.values() if isinstance(row, rows.Assignment)]) == 1
 
 
 def test_a_held_offer_that_starts_at_once_is_running() -> None:
@@ -178,6 +181,108 @@ def test_a_held_offer_that_starts_at_once_is_running() -> None:
     world.one(RenewSession("agent-one", 1, 0, held=tuple(held(world))))
 
     assert world.step_state("j1", "pay") == "RUNNING"
+
+
+def test_what_an_agent_holds_and_no_row_knows_is_to_stop() -> None:
+    """The answer to the renewal names it, and the stream sends a cancel."""
+    world = world_with(single())
+    world.submit("j1", "single")
+    stray = AttemptRef("j0", "pay", 5)
+
+    answer = world.one(RenewSession("agent-one", 1, 0, held=(*held(world), stray)))
+
+    assert answer == SessionRenewed(send_held=False, unknown=(stray,))
+
+
+def test_a_started_attempt_that_the_agent_lacks_is_unknown() -> None:
+    """Its outcome would have been held until it was acknowledged, so nobody will ever report it."""
+    world = world_with(single())
+    world.submit("j1", "single")
+    world.report("agent-one", "j1", "pay", Started())
+    world.now_ms = 600
+    renew(world, "agent-one")
+
+    world.one(RenewSession("agent-one", 1, 0, held=()))
+
+    step = world.step("j1", "pay")
+    assert step is not None
+    assert (step.state.name, step.maybe_done, step.failure and step.failure.kind) == ("RETRY_WAIT", True, "NOT_HELD")
+    assert held(world) == []
+
+
+def test_a_session_that_is_over_is_not_made_anew() -> None:
+    """Its agent would take the new one for the old and go on with what was given to others."""
+    world = world_with(single())
+    world.now_ms = SESSION_END_MS
+    sweep(world)
+    assert world.reader.get(keys.session("agent-one")) is None
+
+    answer = world.one(OpenSession("agent-one", "default", "q", ("pay",), 4, "n", "l", "n1", known_generation=1))
+
+    assert isinstance(answer, Rejection)
+    assert answer.reason is Reason.SESSION_ENDED
+    assert world.reader.get(keys.session("agent-one")) is None
+
+
+def test_a_draining_agent_that_comes_back_is_still_draining() -> None:
+    """A newer stream of it is offered nothing."""
+    world = world_with(single())
+    world.one(DrainSession("agent-one", 1))
+    world.open("agent-one", actions_of(single()))
+    world.submit("j1", "single")
+
+    assert world.step_state("j1", "pay") == "READY"
+
+
+def test_the_fence_follows_the_ttl_that_the_session_was_granted() -> None:
+    """Its handlers go on for one more TTL of their own, whatever the node's default has become."""
+    world = world_with(single())
+    world.submit("j1", "single")
+    world.report("agent-one", "j1", "pay", Started())
+    world.limits = type(world.limits)(session_ttl_ms=1_000)
+    world.now_ms = SESSION_END_MS
+    sweep(world)
+
+    step = world.step("j1", "pay")
+
+    assert step is not None
+    assert step.fence_at_led_ms == SESSION_END_MS + TTL_MS + world.limits.kill_grace_ms
+
+
+def test_a_sweep_is_bounded_in_rows_too() -> None:
+    """Sessions with many assignments share the bound; what is left follows with the next sweeps."""
+    world = World(limits=type(World().limits)(session_ttl_ms=3_000, batch_writes_max=40))
+    world.define(single())
+    for n in range(5):
+        world.open(f"agent-{n}", ("pay",), slots=20)
+    for n in range(100):
+        world.submit(f"j{n:03d}", "single")
+    world.now_ms = SESSION_END_MS
+    sizes = []
+    while world.reader.count(keys.SESSION):
+        sweep(world)
+        sizes.append(len(world.changes))
+
+    assert len(sizes) > 5
+    assert max(sizes) < 80
+    assert {world.step_state(f"j{n:03d}", "pay") for n in range(100)} == {"RETRY_WAIT"}
+
+
+def test_reports_that_are_too_much_for_one_batch_are_asked_for_again() -> None:
+    """They are answered INTERNAL, which an agent repeats; none is lost and none is recorded twice."""
+    world = World(limits=type(World().limits)(session_ttl_ms=3_000, batch_writes_max=40))
+    world.define(single())
+    world.open("agent-one", ("pay",), slots=20)
+    for n in range(20):
+        world.submit(f"j{n:02d}", "single")
+    reports = tuple(AttemptReport(ref, DONE) for ref in held(world))
+
+    answer = world.one(ReportAttempts("agent-one", 1, reports))
+
+    assert isinstance(answer, AttemptsReported)
+    results = [result.result for result in answer.results]
+    assert set(results) == {"RECORDED", "INTERNAL"}
+    assert len(held(world)) == results.count("INTERNAL")
 
 
 def test_an_offer_without_word_is_sent_again_then_withdrawn() -> None:

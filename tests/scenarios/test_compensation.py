@@ -15,6 +15,7 @@ from stepward.server.core.commands import (
     Failed,
     JobCancelled,
     JobSubmitted,
+    ProgressMade,
     Started,
     Stopped,
     SubmitJob,
@@ -191,6 +192,40 @@ def test_h043_a_failed_undo_holds_only_what_comes_after_it() -> None:
 
     assert (world.step_state("j1", "hotel"), world.step_state("j1", "car")) == ("UNDO_FAILED", "COMPENSATED")
     assert (world.job_state("j1"), world.step_state("j1", "flight")) == ("ESCALATED", "SUCCEEDED")
+
+
+def test_a_cancel_tries_failed_undos_again() -> None:
+    """The one verb that a person has for a job whose undo failed; why the job is undone is not forgotten over it."""
+    world = world_with(TRIP)
+    world.submit("j1", "trip")
+    for name in ("flight", "hotel"):
+        world.report(AGENT, "j1", name, DONE)
+    world.report(AGENT, "j1", "car", GONE)
+    world.report(AGENT, "j1", "hotel", Failed("Forbidden", "no", retryable=False))
+    failure = world.progress("j1").failure
+    assert (world.job_state("j1"), failure and failure.kind) == ("ESCALATED", "SoldOut")
+
+    cancel(world, "j1")
+    assert (world.job_state("j1"), world.step_state("j1", "hotel")) == ("COMPENSATING", "UNDO_OFFERED")
+    work_off(world)
+
+    assert world.job_state("j1") == "COMPENSATED"
+
+
+def test_an_undo_is_not_told_the_progress_of_the_action() -> None:
+    """It would go on from a place that it has never been at."""
+    world = world_with(single())
+    world.submit("j1", "single")
+    world.report(AGENT, "j1", "pay", ProgressMade(Payload(b'{"page":7}')))
+    world.report(AGENT, "j1", "pay", Failed("Broken", "", retryable=False, may_have_happened=True))
+    key = next(iter(world.reader.scan(keys.assignments(AGENT))))
+    assignment = world.reader.get(key)
+    assert isinstance(assignment, rows.Assignment)
+
+    offer = views.offer_view(world.reader, key, assignment, world.limits)
+
+    assert offer is not None
+    assert (offer.undo, offer.last_progress) == (True, None)
 
 
 def test_an_undo_of_a_lost_agent_waits_for_its_fence_before_it_is_repeated() -> None:

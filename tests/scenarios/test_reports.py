@@ -15,6 +15,7 @@ from stepward.server.core.commands import (
     DrainSession,
     Failed,
     OpenSession,
+    RenewSession,
     ReportAttempts,
     Started,
     Stopped,
@@ -189,6 +190,7 @@ def test_h032_every_cause_waits_by_the_same_policy() -> None:
             world.now_ms = SESSION_END_MS
             sweep(world)
         else:
+            world.one(DrainSession("agent-one", 1))
             world.report("agent-one", "j1", "pay", Stopped(draining=True))
         step = world.step("j1", "pay")
         assert step is not None
@@ -291,17 +293,20 @@ def test_h071_work_killed_by_a_drain_is_never_a_success() -> None:
     world.submit("j1", "single")
     world.report("agent-one", "j1", "pay", Started())
     token = world.step("j1", "pay").token  # type: ignore[union-attr]  # it was offered
+    world.open("agent-two", actions_of(single()))
 
+    world.one(DrainSession("agent-one", 1))
     world.report("agent-one", "j1", "pay", Stopped(draining=True))
 
     step = world.step("j1", "pay")
     assert step is not None
     assert (step.state.name, step.attempts, step.maybe_done) == ("OFFERED", 0, True)
-    assert step.token > token
+    assert (step.session_id, step.token > token) == ("agent-two", True)
 
     careful = world_with(single(effect=Effect.NON_IDEMPOTENT))
     careful.submit("j1", "single")
     careful.report("agent-one", "j1", "pay", Started())
+    careful.one(DrainSession("agent-one", 1))
     careful.report("agent-one", "j1", "pay", Stopped(draining=True))
     assert careful.step_state("j1", "pay") == "ESCALATED"
 
@@ -344,3 +349,30 @@ def test_an_exception_that_nobody_classified_may_hide_an_effect() -> None:
     careful.submit("j1", "single")
     careful.report("agent-one", "j1", "pay", broken)
     assert careful.step_state("j1", "pay") == "ESCALATED"
+
+
+def test_only_a_draining_session_is_believed_that_it_drains() -> None:
+    """H071: an agent that stops everything and takes new work all the same uses up attempts like any other failure."""
+    world = world_with(single(retry=RetrySpec(attempts_max=2, initial_ms=1, cap_ms=1)))
+    world.submit("j1", "single")
+    for _ in range(2):
+        world.report("agent-one", "j1", "pay", Started())
+        world.report("agent-one", "j1", "pay", Stopped(draining=True))
+        pass_time(world, world.now_ms + 500, alive=("agent-one",))
+
+    assert world.step_state("j1", "pay") == "ESCALATED"
+
+
+def test_an_agent_without_room_is_offered_nothing_until_a_renewal_shows_room() -> None:
+    """It hands back what its busy slots cannot take; without this it would be offered the same step at once again."""
+    world = world_with(single(retry=RetrySpec(initial_ms=1, cap_ms=1)))
+    world.submit("j1", "single")
+    world.report("agent-one", "j1", "pay", Declined(handed_back=True))
+    for world.now_ms in range(500, 5_000, 500):
+        world.one(RenewSession("agent-one", 1, 0, busy_slots=4))
+        sweep(world)
+    assert world.step_state("j1", "pay") == "READY"
+
+    world.one(RenewSession("agent-one", 1, 0, busy_slots=3))
+
+    assert world.step_state("j1", "pay") == "OFFERED"

@@ -75,11 +75,7 @@ def _close(batch: Batch, job_id: str, ordinal: int, step: Step, how: End, failur
         batch.draft.delete(key)
     if how is End.LOST:
         lingering = _linger(batch, step, Lingering(step.session_id, step.token, lost=True))
-        fence_led_ms = leases.fence_led_ms(
-            led_ms=batch.moment.led_ms,
-            ttl_ms=batch.limits.session_ttl_ms,
-            kill_grace_ms=batch.limits.kill_grace_ms,
-        )
+        fence_led_ms = max(fence_led_ms, fence_of(batch, step.session_id))
     type_ = {
         End.FAILED: phase.attempt_failed,
         End.BROKEN: phase.attempt_failed,
@@ -104,11 +100,23 @@ def _close(batch: Batch, job_id: str, ordinal: int, step: Step, how: End, failur
     )
 
 
+def fence_of(batch: Batch, session_id: str) -> int:
+    """The led time until which an attempt of a session that ends now may still act, by the TTL that it was granted."""
+    session = batch.draft.require(keys.session(session_id), rows.Session)
+    return leases.fence_led_ms(
+        led_ms=batch.moment.led_ms, ttl_ms=session.ttl_ms, kill_grace_ms=batch.limits.kill_grace_ms
+    )
+
+
 def _linger(batch: Batch, step: Step, attempt: Lingering) -> tuple[Lingering, ...]:
-    """Remember an attempt that is not confirmed stopped. Beyond the bound the oldest that cannot act is forgotten."""
+    """Remember an attempt that is not confirmed stopped. Beyond the bound one that has been heard of is forgotten.
+
+    One that may still act never is; a step with too many of those is not tried again.
+    """
     kept = list(step.lingering)
-    if len(kept) >= batch.limits.lingering_max:
-        kept.remove(next((known for known in kept if known.lost or known.closed), kept[0]))
+    closed = next((known for known in kept if known.closed), None)
+    if len(kept) >= batch.limits.lingering_max and closed is not None:
+        kept.remove(closed)
     return (*kept, attempt)
 
 
@@ -119,6 +127,8 @@ def _may_retry(batch: Batch, job_id: str, ordinal: int, step: Step, how: End, fa
     if not failure.retryable or failure.kind in retry.non_retryable_kinds:
         return False
     if step.attempts >= retry.attempts_max or step.lease_losses >= batch.limits.lease_losses_max:
+        return False
+    if len(step.lingering) >= batch.limits.lingering_max:
         return False
     # An attempt that may have happened is repeated only where repeating does no harm. An undo always may be.
     return how is End.FAILED or phase.undo or _repeatable(spec)
@@ -201,11 +211,14 @@ def never_started(batch: Batch, job_id: str, ordinal: int, *, cancelled: bool) -
 def stopped(batch: Batch, job_id: str, ordinal: int, *, draining: bool) -> None:
     """An agent says that an attempt was stopped before its end: it may have happened.
 
-    A drain uses no attempt and waits for nothing: the step was not at fault.
+    A drain uses no attempt and waits for nothing: the step was not at fault. Only a session that drains is believed,
+    or an agent that stops everything would be given the same step for ever.
     """
     step = batch.step(job_id, ordinal)
     assert step is not None
     phase = states.phase(step.state)
+    session = batch.draft.read(keys.session(step.session_id), rows.Session)
+    draining = draining and session is not None and session.draining
     kind = "INTERRUPTED" if draining else "STOPPED"
     failure = Failure(kind, "the agent stopped the attempt before its end", batch.spec(job_id, ordinal).id)
     repeatable = phase.undo or batch.spec(job_id, ordinal).effect is Effect.IDEMPOTENT
@@ -232,10 +245,21 @@ def try_again(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
     batch.move(job_id, ordinal, step, step.state, clear_at(batch, step))
 
 
+def look_again(batch: Batch, job_id: str, ordinal: int) -> None:
+    """An earlier attempt of a step cannot act any more: what waited for that goes on now."""
+    step = batch.step(job_id, ordinal)
+    assert step is not None
+    waits = step.state in (StepState.RETRY_WAIT, StepState.UNDO_RETRY_WAIT) and step.timer_clock is Clock.LED
+    if waits and leases.is_clear(step, led_ms=batch.moment.led_ms):
+        try_again(batch, job_id, ordinal, step)
+    else:
+        compensation.settle(batch, job_id, ordinal)
+
+
 def clear_at(batch: Batch, step: Step) -> TimerAt:
     """When to look again whether an earlier attempt can still act: at the fence, or a TTL from now for a live session.
 
-    An agent's confirmation or the end of its session moves the step sooner.
+    An agent's confirmation or the end of its session makes us look sooner (`look_again`).
     """
     fence_led_ms = step.fence_at_led_ms
     if any(not (attempt.lost or attempt.closed) for attempt in step.lingering):

@@ -45,7 +45,7 @@ class ApplyDefinition(Command, frozen=True):
     body: DefinitionBody
 
 
-class AttemptRef(Struct, frozen=True):
+class AttemptRef(Struct, frozen=True, order=True):
     """An assignment, named as everywhere."""
 
     job_id: str
@@ -54,7 +54,10 @@ class AttemptRef(Struct, frozen=True):
 
 
 class OpenSession(Command, frozen=True):
-    """Open a session or bind a newer stream of it to a node."""
+    """Open a session or bind a newer stream of it to a node.
+
+    `known_generation` is the newest that the agent knows: 0 for a session that it has never been welcomed to.
+    """
 
     session_id: str
     namespace: str
@@ -64,6 +67,7 @@ class OpenSession(Command, frozen=True):
     name: str
     library: str
     node_id: str
+    known_generation: int = 0
 
 
 class RenewSession(Command, frozen=True):
@@ -73,6 +77,7 @@ class RenewSession(Command, frozen=True):
     generation: int
     held_digest: int
     held: tuple[AttemptRef, ...] | None = None
+    busy_slots: int = 0
 
 
 class CloseStream(Command, frozen=True):
@@ -207,9 +212,10 @@ class SessionOpened(Struct, frozen=True):
 
 
 class SessionRenewed(Struct, frozen=True):
-    """Answer to RenewSession."""
+    """Answer to RenewSession. `unknown` is what the agent holds although no row says so: it is to stop."""
 
     send_held: bool
+    unknown: tuple[AttemptRef, ...] = ()
 
 
 class StreamClosed(Struct, frozen=True):

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def cancel_job(batch: Batch, command: CancelJob) -> JobCancelled:
-    """Undo a job on request. One that is being undone already goes on: the first cancel or failure decides."""
+    """Undo a job on request. One that is being undone already goes on, and undos that failed are tried again."""
     progress = batch.draft.read(keys.progress(command.job_id), rows.Progress)
     if progress is None:
         raise refuse(Reason.JOB_NOT_FOUND, f"there is no job {command.job_id!r}", job_id=command.job_id)
@@ -47,12 +47,24 @@ def cancel_job(batch: Batch, command: CancelJob) -> JobCancelled:
             state=progress.state.name,
         )
     if not advance.goes_forward(progress):
+        _retry_failed_undos(batch, command.job_id, progress)
         return JobCancelled(command.job_id, True)
     batch.event(command.job_id, EventType.JobCancelRequested, detail=command.reason)
     failure = Failure("CANCELLED", command.reason or "cancelled on request", retryable=False)
     progress = batch.put_progress(command.job_id, progress, cancel_requested=True, failure=failure)
     begin(batch, command.job_id, progress)
     return JobCancelled(command.job_id, False)
+
+
+def _retry_failed_undos(batch: Batch, job_id: str, progress: Progress) -> None:
+    """A person asks again for a job to be undone, some of whose undos had failed for good."""
+    failed = [(ordinal, step) for ordinal, step in batch.steps(job_id) if step.state is StepState.UNDO_FAILED]
+    if not failed:
+        return
+    batch.event(job_id, EventType.JobCancelRequested, detail="failed undos are tried again")
+    batch.put_progress(job_id, progress, state=JobState.COMPENSATING)
+    for ordinal, step in failed:
+        _start_undo(batch, job_id, ordinal, step)
 
 
 def step_failed(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
@@ -76,7 +88,9 @@ def escalate(batch: Batch, job_id: str, ordinal: int, step: Step, failure: Failu
 def _escalate_job(batch: Batch, job_id: str, failure: Failure) -> None:
     progress = batch.progress(job_id)
     if progress.state is not JobState.ESCALATED:
-        batch.put_progress(job_id, progress, state=JobState.ESCALATED, failure=failure)
+        # Why a job is being undone matters more than why one of its undos did not work; that stands in the step.
+        reason = progress.failure if progress.undoing and progress.failure is not None else failure
+        batch.put_progress(job_id, progress, state=JobState.ESCALATED, failure=reason)
         batch.event(job_id, EventType.JobEscalated, detail=failure.kind)
 
 
@@ -167,12 +181,20 @@ def _open_undo(batch: Batch, job_id: str, ordinal: int) -> bool:
         if step.state is StepState.OUTCOME_UNKNOWN:
             batch.move(job_id, ordinal, step, StepState.FAILED, NO_TIMER)
         return False
+    _start_undo(batch, job_id, ordinal, step)
+    return True
+
+
+def _start_undo(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
+    """Make an undo ready, once no attempt that it could meet can still act. It counts its own attempts."""
+    if batch.draft.get(keys.step_progress(job_id, ordinal)) is not None:
+        # What the action said of its progress is nothing that its undo could go on from.
+        batch.draft.delete(keys.step_progress(job_id, ordinal))
     step = batch.keep(job_id, ordinal, step, attempts=0, lease_losses=0)
     if leases.is_clear(step, led_ms=batch.moment.led_ms):
         advance.make_ready(batch, job_id, ordinal, step, states.UNDO)
     else:
         batch.move(job_id, ordinal, step, StepState.UNDO_RETRY_WAIT, attempts.clear_at(batch, step))
-    return True
 
 
 def needs_undo(step: Step) -> bool:

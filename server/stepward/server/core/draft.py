@@ -119,6 +119,11 @@ class Draft:
             if not self._events[job_id]:
                 del self._events[job_id]
 
+    @property
+    def writes(self) -> int:
+        """How much this batch has written so far, row by row."""
+        return len(self._undo)
+
     def touched(self) -> tuple[str, ...]:
         """Jobs that this batch did something to, with events."""
         return tuple(self._events)

@@ -31,6 +31,15 @@ def may_acknowledge(session: Session, *, epoch: int, steady_ms: int) -> bool:
     return session.renewed_epoch == epoch and 0 <= steady_ms - session.renewed_steady_ms <= session.ttl_ms // 3
 
 
+def record_age_ms(ttl_ms: int) -> int:
+    """Age from which on a renewal is written to its row.
+
+    Below the heartbeat interval of ttl/6, so that a heartbeat that comes a little early is still recorded, and the
+    recorded renewal never grows as old as ttl/3 while heartbeats come.
+    """
+    return ttl_ms // 8
+
+
 def heard_lately(session: Session, *, led_ms: int) -> bool:
     """Whether anything may be offered to the session: its recorded renewal is not older than TTL/3."""
     return led_ms - session.renewed_led_ms <= session.ttl_ms // 3

@@ -53,6 +53,9 @@ class Limits(Struct, frozen=True):
     sweep_subjects_max: int = 500
     # Offers that one batch makes.
     offers_max: int = 500
+    # Row changes after which a command that goes through many subjects leaves the rest to the next batch. One subject
+    # may need some hundreds more.
+    batch_writes_max: int = 4_000
     # Attempts that one step may have that are not confirmed stopped.
     lingering_max: int = 100
 
@@ -60,12 +63,3 @@ class Limits(Struct, frozen=True):
     def accept_deadline_ms(self) -> int:
         """How long an offer may stay without word: one TTL."""
         return self.session_ttl_ms
-
-    @property
-    def renewal_record_age_ms(self) -> int:
-        """Age from which on a renewal is written to its row.
-
-        Below the heartbeat interval of ttl/6, so that a heartbeat that comes a little early is still recorded and
-        the recorded renewal never grows as old as ttl/3 while heartbeats come.
-        """
-        return self.session_ttl_ms // 8

@@ -46,7 +46,7 @@ def _bidders(batch: Batch) -> dict[Place, list[_Bidder]]:
     found: dict[Place, list[_Bidder]] = {}
     for key in list(batch.draft.keys(keys.SESSION)):
         session = batch.draft.require(key, rows.Session)
-        if not session.connected or session.draining or session.ending:
+        if not session.connected or session.draining or session.ending or session.full:
             continue
         if not leases.heard_lately(session, led_ms=batch.moment.led_ms):
             continue

@@ -16,6 +16,8 @@ from stepward.server.core.attempts import End
 from stepward.server.core.batch import NO_TIMER
 from stepward.server.core.commands import (
     Accepted,
+    AttemptRef,
+    AttemptReport,
     AttemptsReported,
     Declined,
     Failed,
@@ -30,7 +32,7 @@ from stepward.server.core.rows import CancelReason, EventType, Failure, StartMod
 
 if TYPE_CHECKING:
     from stepward.server.core.batch import Batch
-    from stepward.server.core.commands import AttemptEvent, AttemptReport, ReportAttempts
+    from stepward.server.core.commands import AttemptEvent, ReportAttempts
     from stepward.server.core.limits import Limits
     from stepward.server.core.rows import Assignment, Step
 
@@ -46,13 +48,16 @@ def report_attempts(batch: Batch, command: ReportAttempts) -> AttemptsReported:
     """Record a batch of reports, each on its own: one that breaks a rule of ours does not take the others with it."""
     results: list[ReportResult] = []
     for report in command.reports:
+        if batch.draft.writes > batch.limits.batch_writes_max and not isinstance(report.event, ProgressMade):
+            results.append(ReportResult(report.attempt, INTERNAL, "too much came at once for one batch; report again"))
+            continue
         savepoint = batch.draft.savepoint()
         try:
             result, message = _report(batch, command.session_id, report)
         except Exception as error:  # noqa: BLE001 - a rule of ours is wrong: it must not poison the other reports
             batch.draft.rollback(savepoint)
             batch.failures.append((report, error))
-            result, message = INTERNAL, "an internal error; the lease or a timeout decides"
+            result, message = INTERNAL, "an internal error; report again, or the lease or a timeout decides"
         if not isinstance(report.event, ProgressMade):
             results.append(ReportResult(report.attempt, result, message))
     return AttemptsReported(tuple(results))
@@ -127,8 +132,22 @@ def _late(batch: Batch, session_id: str, report: AttemptReport, ordinal: int, st
     else:
         type_, detail = EventType.StaleReportObserved, _describe(event)
     batch.event(ref.job_id, type_, ordinal=ordinal, token=ref.token, session_id=session_id, detail=detail)
-    compensation.settle(batch, ref.job_id, ordinal)
+    attempts.look_again(batch, ref.job_id, ordinal)
     return STALE_TOKEN, f"this attempt had ended; its report was kept as an observation ({detail or 'stopped'})"
+
+
+def forgotten(batch: Batch, key: bytes) -> None:
+    """An agent does not hold an attempt that had started: what became of it will never be known."""
+    session_id, token, job_id, ordinal = keys.parse_assignment(key)
+    step = batch.step(job_id, ordinal)
+    assert step is not None
+    step_id = batch.spec(job_id, ordinal).id
+    if step.token == token and step.session_id == session_id and step.state in states.HELD:
+        failure = Failure("NOT_HELD", f"session {session_id} does not hold the attempt any more", step_id)
+        attempts.end(batch, job_id, ordinal, End.UNKNOWN, failure)
+    else:
+        stopped = AttemptReport(AttemptRef(job_id, step_id, token), Stopped(draining=False))
+        _late(batch, session_id, stopped, ordinal, step)
 
 
 def _describe(event: AttemptEvent) -> str:
@@ -159,7 +178,9 @@ def _current(
         case Unknown(kind=kind, message=message):
             failure = _failure(batch, job_id, ordinal, kind, message, retryable=True)
             attempts.end(batch, job_id, ordinal, End.UNKNOWN, failure)
-        case Declined():
+        case Declined(handed_back=handed_back):
+            if handed_back:
+                _note_want_of_room(batch, step)
             attempts.never_started(batch, job_id, ordinal, cancelled=assignment.cancel is not CancelReason.NONE)
         case Stopped(draining=draining):
             attempts.stopped(batch, job_id, ordinal, draining=draining)
@@ -169,6 +190,13 @@ def _current(
         case _:
             assert_never(event)
     return RECORDED, ""
+
+
+def _note_want_of_room(batch: Batch, step: Step) -> None:
+    """An agent hands work back: if it does not drain, it has no room, whatever its slots say; wait until it has."""
+    session = batch.draft.read(keys.session(step.session_id), rows.Session)
+    if session is not None and not session.draining and not session.full:
+        batch.draft.put(keys.session(step.session_id), replace(session, full=True))
 
 
 def _failure(batch: Batch, job_id: str, ordinal: int, kind: str, message: str, *, retryable: bool) -> Failure:

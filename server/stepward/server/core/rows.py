@@ -334,7 +334,8 @@ class Session(Row, frozen=True):
 
     `renewed_led_ms` never exceeds the led time of its batch. `renewed_steady_ms` is the leader's own steady clock at
     that moment and means something within `renewed_epoch` only. `ending`: its lease is over and its assignments are
-    being taken from it, some in each sweep; it cannot be renewed.
+    being taken from it, some in each sweep; it cannot be renewed. `full`: the agent has refused work for want of room,
+    and no renewal has shown room since.
     """
 
     namespace: str
@@ -354,6 +355,7 @@ class Session(Row, frozen=True):
     connected: bool = True
     draining: bool = False
     ending: bool = False
+    full: bool = False
 
 
 class IdempotencyKey(Row, frozen=True):

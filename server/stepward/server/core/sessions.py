@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 def open_session(batch: Batch, command: OpenSession) -> SessionOpened:
     """Open a session, or bind a newer stream of it to the node that asks.
 
-    A hello is a sign of life. It cannot wake a session whose lease is over: what it held is being given to others.
+    A hello is a sign of life. It cannot wake a session whose lease is over: what it held is being given to others. Nor
+    is a session that was welcomed before made anew under its name: its agent would take the new one for the old.
     """
     key = keys.session(command.session_id)
     before = batch.draft.read(key, rows.Session)
-    if before is not None and before.ending:
+    if before.ending if before is not None else command.known_generation > 0:
         raise _ended(command.session_id)
     ttl_ms = batch.limits.session_ttl_ms if before is None else before.ttl_ms
     moment = batch.moment
@@ -47,6 +48,7 @@ def open_session(batch: Batch, command: OpenSession) -> SessionOpened:
         renewed_steady_ms=moment.steady_ms,
         renewed_epoch=moment.epoch,
         timer_at_led_ms=0 if before is None else before.timer_at_led_ms,
+        draining=before is not None and before.draining,
     )
     if before is None:
         session = arm(batch, command.session_id, session)
@@ -73,13 +75,15 @@ def renew_session(batch: Batch, command: RenewSession) -> SessionRenewed:
     session = _current(batch, command.session_id, command.generation)
     moment = batch.moment
     age_ms = moment.led_ms - session.renewed_led_ms
-    due = age_ms >= batch.limits.renewal_record_age_ms or not leases.may_acknowledge(
+    due = age_ms >= leases.record_age_ms(session.ttl_ms) or not leases.may_acknowledge(
         session, epoch=moment.epoch, steady_ms=moment.steady_ms
     )
-    if due or not session.connected:
+    has_room = command.busy_slots < session.slots
+    if due or not session.connected or (session.full and has_room):
         renewed = replace(
             session,
             connected=True,
+            full=session.full and not has_room,
             renewed_led_ms=moment.led_ms,
             renewed_wall_ms=moment.wall_ms,
             renewed_steady_ms=moment.steady_ms,
@@ -87,10 +91,15 @@ def renew_session(batch: Batch, command: RenewSession) -> SessionRenewed:
         )
         batch.draft.put(keys.session(command.session_id), renewed)
     held = _open_assignments(batch, command.session_id)
-    if command.held is not None:
-        _compare_held(batch, command.session_id, held, set(command.held), session)
-        return SessionRenewed(send_held=False)
-    return SessionRenewed(send_held=held_digest(held) != command.held_digest)
+    if command.held is None:
+        return SessionRenewed(send_held=held_digest(held) != command.held_digest)
+    theirs = set(command.held)
+    for ref, key in held.items():
+        if ref in theirs:
+            _held_by_both(batch, key)
+        else:
+            _not_held(batch, key, recorded_led_ms=session.renewed_led_ms)
+    return SessionRenewed(send_held=False, unknown=tuple(sorted(theirs - held.keys())))
 
 
 def held_digest(held: Iterable[AttemptRef]) -> int:
@@ -108,27 +117,33 @@ def _open_assignments(batch: Batch, session_id: str) -> dict[AttemptRef, bytes]:
     return found
 
 
-def _compare_held(
-    batch: Batch, session_id: str, ours: dict[AttemptRef, bytes], theirs: set[AttemptRef], session: Session
-) -> None:
-    """Send again what an agent lacks; believe what it shows to hold.
+def _held_by_both(batch: Batch, key: bytes) -> None:
+    """A renewal that shows an offer held, which starts at once, is as good as a report that it has started."""
+    assignment = batch.draft.require(key, rows.Assignment)
+    _, token, job_id, ordinal = keys.parse_assignment(key)
+    step = batch.step(job_id, ordinal)
+    assert step is not None
+    if step.token == token and assignment.start is StartMode.ON_OFFER and assignment.cancel is CancelReason.NONE:
+        reports.started(batch, job_id, ordinal, step)
 
-    An offer younger than the recorded renewal before this one may still be on its way, so only older ones are sent
-    again. Sending twice is harmless: agents drop duplicates by (job, step, token).
+
+def _not_held(batch: Batch, key: bytes, *, recorded_led_ms: int) -> None:
+    """The agent's whole list lacks an assignment.
+
+    One that is younger than the last recorded renewal may still be on its way. An older offer is sent again: agents
+    drop duplicates by (job, step, token). What had started was held until its outcome was acknowledged, so if it is not
+    held any more, nobody will ever report it.
     """
-    for ref, key in ours.items():
-        assignment = batch.draft.require(key, rows.Assignment)
-        if ref not in theirs:
-            if assignment.offered_led_ms < session.renewed_led_ms:
-                batch.draft.put(key, replace(assignment, resends=assignment.resends + 1))
-            continue
-        _, token, job_id, ordinal = keys.parse_assignment(key)
-        step = batch.step(job_id, ordinal)
-        starts_at_once = assignment.start is StartMode.ON_OFFER and assignment.cancel is CancelReason.NONE
-        offered = step is not None and step.token == token and step.state in (StepState.OFFERED, StepState.UNDO_OFFERED)
-        if starts_at_once and offered:
-            assert step is not None
-            reports.started(batch, job_id, ordinal, step)
+    assignment = batch.draft.require(key, rows.Assignment)
+    if assignment.offered_led_ms >= recorded_led_ms:
+        return
+    _, _, job_id, ordinal = keys.parse_assignment(key)
+    step = batch.step(job_id, ordinal)
+    assert step is not None
+    if step.state in (StepState.OFFERED, StepState.UNDO_OFFERED):
+        batch.draft.put(key, assignment)
+    else:
+        reports.forgotten(batch, key)
 
 
 def close_stream(batch: Batch, command: CloseStream) -> StreamClosed:

@@ -69,7 +69,7 @@ MOVES: Final[dict[StepState, frozenset[StepState]]] = {
     S.UNDO_RUNNING: frozenset({S.UNDO_READY, S.UNDO_RETRY_WAIT, S.UNDO_FAILED, S.COMPENSATED}),
     S.UNDO_RETRY_WAIT: frozenset({S.UNDO_READY}),
     S.UNDO_OUTCOME_UNKNOWN: frozenset(),
-    S.UNDO_FAILED: frozenset(),
+    S.UNDO_FAILED: _UNDO_BEGINS,
     S.COMPENSATED: frozenset(),
 }
 

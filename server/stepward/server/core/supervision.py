@@ -28,10 +28,12 @@ _OVERDUE_COUNTED_MAX = 10_000
 
 
 def sweep(batch: Batch, command: Sweep) -> Swept:
-    """Judge what is due, at most so many subjects, and write the beat when it is a second old."""
+    """Judge what is due, at most so many subjects and so many rows, and write the beat when it is a second old."""
     handled = 0
     for clock in (Clock.LED, Clock.LOG):
         for key in _due(batch, clock, command.subjects_max - handled):
+            if batch.draft.writes > batch.limits.batch_writes_max:
+                break
             savepoint = batch.draft.savepoint()
             try:
                 _judge(batch, key, command.subjects_max)
@@ -167,6 +169,8 @@ def _end_session(batch: Batch, session_id: str, session: Session, assignments_ma
     """Take from a session what it holds, at most so much in one batch; the rest follows with the next sweep."""
     held = list(islice(batch.draft.keys(keys.assignments(session_id)), assignments_max))
     for key in held:
+        if batch.draft.writes > batch.limits.batch_writes_max:
+            break
         _, token, job_id, ordinal = keys.parse_assignment(key)
         _lose(batch, key, session_id, token, job_id, ordinal)
     if next(iter(batch.draft.keys(keys.assignments(session_id))), None) is None:
@@ -188,12 +192,10 @@ def _lose(batch: Batch, key: bytes, session_id: str, token: int, job_id: str, or
         attempts.end(batch, job_id, ordinal, End.LOST, failure)
         return
     batch.draft.delete(key)
-    fence_led_ms = leases.fence_led_ms(
-        led_ms=batch.moment.led_ms, ttl_ms=batch.limits.session_ttl_ms, kill_grace_ms=batch.limits.kill_grace_ms
-    )
+    fence_led_ms = attempts.fence_of(batch, session_id)
     kept = tuple(replace(a, lost=True) if _is(a, session_id, token) else a for a in step.lingering)
     batch.keep(job_id, ordinal, step, lingering=kept, fence_at_led_ms=max(step.fence_at_led_ms, fence_led_ms))
-    compensation.settle(batch, job_id, ordinal)
+    attempts.look_again(batch, job_id, ordinal)
 
 
 def _is(attempt: Lingering, session_id: str, token: int) -> bool:
