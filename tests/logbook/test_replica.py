@@ -215,15 +215,49 @@ def test_after_a_batch_that_was_too_large_fewer_are_tried() -> None:
     limits = ReplicaLimits(gathered_bytes_max=10_000, commands_max=64)
     replica = toy.start(toy.new_store(), limits=limits, decider=decide)
     replica.step(at(0), proposals(*[Add(rows_written=1, row_bytes=1_000)] * 32))
-    assert tried == [32, 16, 8]
+    # Two on trial, which say that nine fit.
+    assert tried == [2, 9]
     for _ in range(3):
         replica.step(at(0), [])
-    assert tried[3:] == [8, 8, 8]
+    assert tried[2:] == [9, 9, 5]
     replica.step(at(0), proposals(*[Add()] * 60))
     replica.step(at(0), [])
     replica.step(at(0), [])
 
-    assert tried[6:] == [8, 16, 32]
+    assert tried[5:] == [9, 2, 18, 3, 33]
+
+
+@pytest.mark.parametrize("cheap", [0, 100])
+def test_no_step_decides_much_more_than_fits(cheap: int) -> None:
+    """Whatever the last commands cost, and however many wait: a lease ends while a long step goes on."""
+    decided: list[int] = []
+
+    def decide(reader: Reader, commands: Sequence[Command], moment: Moment, /) -> Decision:
+        decided.append(sum(isinstance(command, Add) and command.row_bytes > 10 for command in commands))
+        return toy.decide(reader, commands, moment)
+
+    limits = ReplicaLimits()
+    replica = toy.start(toy.new_store(), limits=limits, decider=decide)
+    replica.step(at(0), proposals(*[Add()] * 2_000))
+    replica.step(at(0), proposals(*[Add()] * cheap, *[Add(rows_written=1, row_bytes=96_000)] * 1_000))
+    fits = limits.gathered_bytes_max // 96_000
+    for step in range(5):
+        before = len(decided)
+        token = f"renewal {step}"
+        outbox = replica.step(at(step), [Proposal(token, Ask(), urgent=True)])
+
+        assert token in answers(outbox)
+        assert sum(decided[before:]) <= 3 * fits
+    assert sum(decided) <= 6 * 3 * fits
+
+
+def test_urgent_ones_are_decided_first() -> None:
+    """Also in front of what has waited since an earlier step."""
+    replica = toy.start(toy.new_store(), limits=ReplicaLimits(commands_max=2))
+    replica.step(at(0), proposals(*[Add()] * 5))
+    outbox = replica.step(at(0), [Proposal("later", Add()), Proposal("renewal", Ask(), urgent=True)])
+
+    assert list(answers(outbox)) == ["renewal", 2]
 
 
 @pytest.mark.parametrize(

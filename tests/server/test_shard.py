@@ -32,11 +32,13 @@ from stepward.server.core.rejections import Reason, Refused, Rejection
 from stepward.server.core.rows import Beat, Payload, Timer
 from stepward.server.gateway import Gateway
 from stepward.server.job_ids import JobIds
-from stepward.server.logbook.identity import found_cluster, open_identity
+from stepward.server.logbook.identity import create_cluster, found_cluster, open_identity
 from stepward.server.logbook.outbox import Applied, Decider, Instant
 from stepward.server.logbook.replica import Replica
+from stepward.server.node import CountedStore
 from stepward.server.observe import Counters
-from stepward.server.shard import FutureTicket, Shard
+from stepward.server.shard import FlushGuard, FutureTicket, Shard
+from stepward.server.store.lmdb_store import LmdbStore
 from stepward.server.store.memory import MemoryStore
 from stepward.server.supervisor import Supervisor
 
@@ -222,8 +224,8 @@ async def test_caller_who_has_gone_away_is_not_missed() -> None:
 
 GUARD = """
 import time
-from stepward.server.shard import StepGuard
-guard = StepGuard(200)
+from stepward.server.shard import FlushGuard
+guard = FlushGuard(200)
 guard.start()
 guard.enter()
 {then}
@@ -233,7 +235,7 @@ guard.enter()
 @pytest.mark.parametrize(
     ("then", "code"),
     [
-        # A step that does not come back.
+        # A flush that does not come back.
         ("time.sleep(20)", 71),
         # One that comes back, and another.
         ("time.sleep(0.1); guard.leave(); guard.enter(); time.sleep(0.1); guard.leave(); time.sleep(0.3)", 0),
@@ -246,6 +248,22 @@ def test_hanging_flush_ends_the_process(then: str, code: int) -> None:
 
     assert ended.returncode == code
     assert ("flush_hangs" in ended.stderr) is (code == 71)
+
+
+def test_only_flushes_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long decision is no disk that is gone: ending the process for it would only repeat it."""
+    create_cluster(tmp_path, "n1")
+    guard = FlushGuard(1_000)
+    seen: list[bool] = []
+    store = CountedStore(tmp_path, Counters(), guard)
+    monkeypatch.setattr(LmdbStore, "commit", lambda self: seen.append(guard.looking))
+    store.put_fact(b"fact", b"1")
+    seen.append(guard.looking)
+    store.commit()
+    seen.append(guard.looking)
+    store.close()
+
+    assert seen == [False, True, False]
 
 
 class Sweeping:

@@ -27,7 +27,7 @@ from stepward.server.job_ids import JobIds, newest_job_id
 from stepward.server.logbook.identity import open_identity
 from stepward.server.logbook.replica import Instant, Replica
 from stepward.server.sessions import Sessions
-from stepward.server.shard import Shard
+from stepward.server.shard import FlushGuard, Shard
 from stepward.server.store.lmdb_store import LmdbStore
 from stepward.server.supervisor import Supervisor
 from stepward.v1 import agent_service_pb2, cluster_service_pb2, definition_service_pb2, job_service_pb2
@@ -63,11 +63,12 @@ class AddressTaken(Exception):  # noqa: N818 - a state of the machine, named as 
 
 
 class CountedStore(LmdbStore):
-    """A store that counts its flushes and the bytes of its log."""
+    """A store that counts its flushes and the bytes of its log, and whose flushes are looked at."""
 
-    def __init__(self, directory: Path, counters: Counters) -> None:
+    def __init__(self, directory: Path, counters: Counters, guard: FlushGuard) -> None:
         super().__init__(directory)
         self._counters = counters
+        self._guard = guard
 
     def put_entry(self, index: int, value: bytes) -> None:  # type: ignore[explicit-override]  # `override` is of 3.12
         """See `store.interface.Store`."""
@@ -77,7 +78,11 @@ class CountedStore(LmdbStore):
     def commit(self) -> None:  # type: ignore[explicit-override]  # `override` is of 3.12
         """See `store.interface.Store`."""
         self._counters.flushes += self._dirty
-        super().commit()
+        self._guard.enter()
+        try:
+            super().commit()
+        finally:
+            self._guard.leave()
 
 
 class Node:
@@ -94,9 +99,10 @@ class Node:
         self._config = config
         self._counters = observe.Counters()
         self._clock = SystemClock()
+        self._guard = FlushGuard(config.flush_ms_max)
         self._fatal: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         with contextlib.ExitStack() as opened:
-            store = CountedStore(config.data, self._counters)
+            store = CountedStore(config.data, self._counters, self._guard)
             opened.callback(store.close)
             self._free_bytes = store.free_bytes
             self.identity: Identity = open_identity(store)
@@ -143,6 +149,7 @@ class Node:
         self.address = f"{self._config.host}:{port}"
         await self._server.start()
         self._shard.on_standing(self._on_standing)
+        self._guard.start()
         self._shard.start()
         await self._first(self._ready.wait())
         for service in ("", *(service.full_name for service in SERVICES)):
@@ -167,6 +174,7 @@ class Node:
             self._supervision.cancel()
             await asyncio.gather(self._supervision, return_exceptions=True)
         self._shard.stop()
+        self._guard.stop()
         _log.info("node_stopped")
 
     async def _first(self, wanted: Any) -> None:

@@ -145,7 +145,6 @@ class Shard:
         self._standing_listeners: list[Callable[[Standing], None]] = []
         self._standing = replica.standing
         self._stopped = False
-        self._guard = StepGuard(config.flush_ms_max)
 
     @property
     def standing(self) -> Standing:
@@ -176,7 +175,6 @@ class Shard:
 
     def start(self) -> None:
         """Begin to step."""
-        self._guard.start()
         self._schedule(0, is_tick=True)
 
     def stop(self) -> None:
@@ -184,7 +182,6 @@ class Shard:
         if self._stopped:
             return
         self._stopped = True
-        self._guard.stop()
         if self._timer is not None:
             self._timer.cancel()
         never = Rejection(Reason.NODE_DRAINING, "this node is shutting down; nothing was proposed: ask another node")
@@ -216,7 +213,7 @@ class Shard:
         if self._stopped:
             self._answer(ticket, Rejection(Reason.NODE_DRAINING, "this node is shutting down; ask another node"))
             return
-        self._renewals.append(_Waiting(Proposal(ticket, command), 0))
+        self._renewals.append(_Waiting(Proposal(ticket, command, urgent=True), 0))
         self._wake()
 
     def _wake(self) -> None:
@@ -261,7 +258,6 @@ class Shard:
         inbox = self._take()
         now = Instant(self._clock.steady_ms(), self._clock.wall_ms())
         began = time.perf_counter()
-        self._guard.enter()
         try:
             outbox = self._replica.step(now, inbox)
         except Exception as error:  # noqa: BLE001 - whatever it was, a replica that raised may never be asked again
@@ -269,8 +265,6 @@ class Shard:
             self.stop()
             self._on_fatal(f"the replica stopped: {error}")
             return
-        finally:
-            self._guard.leave()
         self._counters.steps += 1
         if inbox:
             self._gathering.learn(len(inbox), (time.perf_counter() - began) * 1_000)
@@ -285,12 +279,15 @@ class Shard:
         self._schedule_next(outbox.wake_at_ms)
 
     def _take(self) -> list[Proposal]:
-        """What the next step is given: renewals first, then commands up to the bounds of a step."""
+        """What the next step is given: all renewals, then commands up to the bounds of a step.
+
+        What the replica still holds counts, so that it never holds more than it can decide soon.
+        """
         inbox = [waiting.proposal for waiting in self._renewals]
         self._renewals.clear()
         commands, size_bytes = self._commands, 0
-        taken = 0
-        while commands and taken < STEP_COMMANDS_MAX and (not taken or size_bytes < STEP_BYTES_MAX):
+        taken = len(self._proposed)
+        while commands and taken < STEP_COMMANDS_MAX and size_bytes < STEP_BYTES_MAX:
             proposal, bytes_ = commands.popleft()
             inbox.append(proposal)
             size_bytes += bytes_
@@ -331,20 +328,20 @@ class Shard:
             listener(standing)
 
 
-class StepGuard:
-    """Ends the process when a step does not come back: its disk is gone, and another node may lead.
+class FlushGuard:
+    """Ends the process when a flush does not come back: its disk is gone, and another node may lead.
 
-    It counts its own looks at one and the same step instead of time, so that a process that was paused as a whole and
+    It counts its own looks at one and the same flush instead of time, so that a process that was paused as a whole and
     goes on is not taken for one whose disk hangs.
     """
 
     def __init__(self, ms_max: int) -> None:
         self._interval_s = ms_max / 1_000 / _GUARD_LOOKS
         self._ms_max = ms_max
-        self._steps = 0
+        self._flushes = 0
         self._inside = False
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="step-guard", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name="flush-guard", daemon=True)
 
     def start(self) -> None:
         """Begin to look."""
@@ -354,9 +351,14 @@ class StepGuard:
         """Look no more."""
         self._ended.set()
 
+    @property
+    def looking(self) -> bool:
+        """Whether a flush goes on."""
+        return self._inside
+
     def enter(self) -> None:
-        """A step begins."""
-        self._steps += 1
+        """A flush begins."""
+        self._flushes += 1
         self._inside = True
 
     def leave(self) -> None:
@@ -366,8 +368,8 @@ class StepGuard:
     def _watch(self) -> None:
         seen, looks = 0, 0
         while not self._ended.wait(self._interval_s):
-            if not self._inside or self._steps != seen:
-                seen, looks = self._steps, 0
+            if not self._inside or self._flushes != seen:
+                seen, looks = self._flushes, 0
                 continue
             looks += 1
             if looks >= _GUARD_LOOKS:

@@ -23,10 +23,14 @@ class Instant(NamedTuple):
 
 
 class Proposal(NamedTuple):
-    """A command that someone waits for. `token` is the host's own, and comes back with the answer."""
+    """A command that someone waits for. `token` is the host's own, and comes back with the answer.
+
+    An urgent one is decided with the next batch, in front of whatever waits: a lease hangs on it.
+    """
 
     token: object
     command: Command
+    urgent: bool = False
 
 
 class Answered(NamedTuple):

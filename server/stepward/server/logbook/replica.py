@@ -6,7 +6,6 @@ whoever hosts it calls `step` from the one thread on which it was made. Everythi
 
 from __future__ import annotations
 
-from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, assert_never
 
@@ -32,6 +31,7 @@ from stepward.server.logbook.outbox import (
     Standing,
 )
 from stepward.server.logbook.transport import FlushingTransport, no_wire
+from stepward.server.logbook.waiting import Waiting, fewer, strides
 from stepward.server.store import facts
 from stepward.server.store.interface import KEY_BYTES_MAX, key_too_long
 from stepward.server.store.live import CommittedRows, LiveRows
@@ -114,8 +114,9 @@ class Replica:
         # There while that epoch is open; built from rows at its first batch, and thrown away with it.
         self._live: LiveRows | None = None
         self._in_flight: _InFlight | None = None
-        self._waiting: deque[Proposal] = deque()
-        self._gathered_max = self._limits.commands_max
+        self._waiting = Waiting()
+        # How many commands beside the urgent ones the next batch may hold: what the last ones have taught.
+        self._others_max = self._limits.commands_max
         self._free_bytes, self._free_bytes_at_ms = store.free_bytes(), now.steady_ms
         self._unsound = False
         self._answers: list[Answered] = []
@@ -216,16 +217,16 @@ class Replica:
 
     def _take_in(self, inbox: Sequence[Proposal]) -> None:
         """Let proposals wait for the next batch, or refuse them."""
-        self._waiting += inbox
+        self._waiting.extend(inbox)
         if self._epoch_term is None:
             self._refuse_waiting(_not_leader())
         while len(self._waiting) > self._limits.waiting_max:
             message = f"{self._limits.waiting_max} commands wait already; try again later"
-            self._refuse(self._waiting.pop(), Rejection(Reason.OVERLOADED, message))
+            self._refuse(self._waiting.pop_last(), Rejection(Reason.OVERLOADED, message))
 
     def _refuse_waiting(self, rejection: Rejection) -> None:
         while self._waiting:
-            self._refuse(self._waiting.popleft(), rejection)
+            self._refuse(self._waiting.pop_first(), rejection)
 
     def _refuse(self, proposal: Proposal, rejection: Rejection) -> None:
         self._answers.append(Answered(proposal.token, rejection, self._head.sequence))
@@ -263,25 +264,42 @@ class Replica:
     def _gather(self, live: LiveRows, now: Instant, moved: Clocks) -> _Gathered:
         """Decide for as many waiting commands as fit into a batch, and take these out.
 
-        Deciding changes nothing, so when the batch comes out too large it is decided again for half as many.
+        Deciding changes nothing, so when the batch comes out too large it is decided again for fewer.
         """
-        count = min(len(self._waiting), self._gathered_max)
+        urgent, bytes_max = self._waiting.urgent, self._limits.gathered_bytes_max
+        count = self._promising(live, now, moved)
         while True:
-            gathered = self._try(live, now, moved, count)
-            fits = gathered.misfit is None and len(gathered.encoded) <= self._limits.gathered_bytes_max
+            gathered = self._try(live, now, moved, self._waiting.first(count))
+            fits = gathered.misfit is None and len(gathered.encoded) <= bytes_max
             if fits or count == 1:
                 break
-            count //= 2
-            self._gathered_max = count
-        if len(gathered.encoded) * 2 <= self._limits.gathered_bytes_max:
-            self._gathered_max = min(self._gathered_max * 2, self._limits.commands_max)
+            count = fewer(count, len(gathered.encoded), bytes_max)
+            self._others_max = max(1, count - urgent)
+        # Only what was reached shows that more may fit: a batch of one renewal shows nothing.
+        if len(gathered.encoded) * 2 <= bytes_max and count >= urgent + self._others_max:
+            self._others_max = min(self._others_max * 2, self._limits.commands_max)
         for _ in gathered.proposals:
-            self._waiting.popleft()
+            self._waiting.pop_first()
         return gathered
 
-    def _try(self, live: LiveRows, now: Instant, moved: Clocks, count: int) -> _Gathered:
-        """What a batch of the first `count` waiting commands would be."""
-        proposals = [self._waiting[place] for place in range(count)]
+    def _promising(self, live: LiveRows, now: Instant, moved: Clocks) -> int:
+        """How many of the first commands promise to fit into a batch, by what a few of them cost.
+
+        Without the samples a thousand submissions of the largest definitions were decided for a batch that holds ten,
+        and nobody renewed a lease for fourteen seconds.
+        """
+        urgent, bytes_max = self._waiting.urgent, self._limits.gathered_bytes_max
+        count = min(len(self._waiting), self._limits.commands_max, urgent + self._others_max)
+        for stride in strides(count - urgent):
+            sample = self._waiting.first(count, others_stride=stride)
+            size_bytes = len(self._try(live, now, moved, sample).encoded) * (count - urgent) // len(sample)
+            if size_bytes > bytes_max:
+                self._others_max = fewer(count - urgent, size_bytes, bytes_max)
+                return urgent + self._others_max
+        return count
+
+    def _try(self, live: LiveRows, now: Instant, moved: Clocks, proposals: Sequence[Proposal]) -> _Gathered:
+        """What a batch of these commands would be."""
         decision = self._decider(live, [proposal.command for proposal in proposals], self._moment(now, moved))
         puts = [(key, keys.encode_row(row)) for key, row in decision.changes.items() if row is not None]
         deletes = [key for key, row in decision.changes.items() if row is None]
