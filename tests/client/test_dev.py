@@ -12,6 +12,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from stepward.client import Client
@@ -103,6 +104,19 @@ def test_a_real_server(start: Start, number: signal.Signals) -> None:
         os.kill(status.pid, 0)
 
 
+def test_a_server_goes_with_whoever_started_it(start: Start) -> None:
+    """Also when that is killed, and nobody can pass on a signal."""
+    child = start("--port", "0")
+    pid = re.search(r"pid (\d+)", read_until(child, "Ctrl-C"))
+    assert pid
+    server = psutil.Process(int(pid[1]))
+
+    child.kill()
+    gone, _ = psutil.wait_procs([server], WAIT_S_MAX)
+
+    assert gone == [server]
+
+
 def test_data_is_kept(start: Start, tmp_path: Path) -> None:
     """With --data nothing is removed, and the arguments go to the server as they were agreed."""
     server = stand_in(tmp_path / "server", READY + "print(sys.argv, file=sys.stderr, flush=True); time.sleep(60)")
@@ -119,7 +133,7 @@ def test_data_is_kept(start: Start, tmp_path: Path) -> None:
     assert f"data     {data}\n" in banner
     assert data.is_dir()
     arguments = ["dev", "--data", str(data), "--port", "0", "--host", "127.0.0.1", "--session-ttl-ms", "1500"]
-    assert str(arguments)[1:-1] in stderr
+    assert str([*arguments, "--exit-with-parent"])[1:-1] in stderr
     assert "the server has ended" in stderr
 
 
@@ -128,9 +142,17 @@ def test_data_is_kept(start: Start, tmp_path: Path) -> None:
     [
         ("import sys; sys.exit('no disk')", "the server did not start (exit code 1); it said last:\n  no disk"),
         ("import sys; sys.exit(78)", "the server did not start (exit code 78); it said last:\n  nothing"),
-        (READY + "sys.exit('disk gone')", "the server ended by itself with exit code 1; it said last:\n  disk gone"),
+        (READY + "sys.exit('disk gone')", "the server ended by itself (exit code 1); it said last:\n  disk gone"),
+        (
+            """import sys; sys.exit('{"event": "node_failed", "reason": "the disk is full", "code": 1}')""",
+            "error: the server did not start (exit code 1): the disk is full\n",
+        ),
+        (
+            """import sys; sys.exit('{"event": "gone", "level": "error", "shard": 0, "exception": "Traceback"}')""",
+            "the server did not start (exit code 1); it said last:\n  gone shard=0\n",
+        ),
     ],
-    ids=["does not start", "is not fit", "ends by itself"],
+    ids=["does not start", "is not fit", "ends by itself", "says why", "breaks"],
 )
 def test_a_server_that_fails(start: Start, tmp_path: Path, program: str, complaint: str) -> None:
     """Its last words are shown, and the code is 1."""
@@ -158,6 +180,15 @@ def test_a_server_that_does_not_end(start: Start, tmp_path: Path) -> None:
     assert child.returncode == ExitCode.INTERRUPTED
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid[1]), 0)
+
+
+@pytest.mark.parametrize("ttl", ["999ms", "61m"])
+def test_a_lease_out_of_bounds(ttl: str) -> None:
+    """The option is to blame, so it is named, and nothing is started."""
+    ran = run("dev", "--port", "0", "--ttl", ttl)
+
+    assert ran.code == ExitCode.USAGE
+    assert f"--ttl': {ttl} is out of bounds; it must be between 1s and 1h" in ran.stderr
 
 
 def test_a_taken_port() -> None:

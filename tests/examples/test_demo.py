@@ -101,6 +101,17 @@ def test_demo_that_is_interrupted_ends_all(demo: Demo, number: signal.Signals) -
     assert "Traceback" not in demo.output.read_text()
 
 
+def test_demo_that_is_killed_leaves_nothing_running(demo: Demo) -> None:
+    """Nobody can pass on that signal: its processes notice that their input has ended."""
+    demo.wait_until_said("Trip 1")
+    children = demo.children()
+    demo.popen.kill()
+    gone, running = psutil.wait_procs(children, 30)
+
+    assert len(gone) == 4
+    assert running == []
+
+
 def test_demo_that_fails_says_why_and_keeps_the_logs(demo: Demo, tmp_path: Path) -> None:
     """Its server dies in the middle."""
     demo.wait_until_said("Trip 1")

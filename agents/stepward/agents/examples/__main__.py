@@ -9,6 +9,7 @@ import argparse
 import os
 import sys
 
+from stepward.agents import worker
 from stepward.agents.examples.trip import SLOTS_DEFAULT, TRAVEL_DEFAULT, trip_agent
 
 
@@ -22,8 +23,11 @@ def main() -> int:
     options.add_argument("--slots", type=int, default=SLOTS_DEFAULT, help="steps at once (default: %(default)s)")
     options.add_argument("--name", help="for people")
     options.add_argument("--no-service", dest="starts_service", action="store_false", help="never start one")
+    options.add_argument("--drain-with-input", action="store_true", help="drain when standard input ends")
     given = options.parse_args()
     agent = trip_agent(travel=given.travel, slots=given.slots, name=given.name, starts_service=given.starts_service)
+    if given.drain_with_input:
+        worker.drain_when_input_ends(agent)
     return agent.run(given.server.split(","))
 
 

@@ -44,7 +44,7 @@ def run(
         if drain_timeout_seconds is not None:
             agent.drain_timeout_seconds = drain_timeout_seconds
         if drain_with_input:
-            threading.Thread(target=_drain_when_input_ends, args=(agent,), daemon=True).start()
+            drain_when_input_ends(agent)
         return agent.run(addresses, on_ready=partial(_say_ready, agent.queue))
     except AgentError as error:
         sys.stderr.write(f"stepward agent: {error}\n")
@@ -56,7 +56,12 @@ def _say_ready(queue: str, session_id: str) -> None:
     sys.stdout.flush()
 
 
-def _drain_when_input_ends(agent: Agent) -> None:
-    while os.read(sys.stdin.fileno(), 1024):
-        pass
-    agent.drain()
+def drain_when_input_ends(agent: Agent) -> None:
+    """Drain when whoever held the other end of standard input has let go of it, or was killed."""
+
+    def wait() -> None:
+        while os.read(sys.stdin.fileno(), 1024):
+            pass
+        agent.drain()
+
+    threading.Thread(target=wait, name="stepward-input", daemon=True).start()

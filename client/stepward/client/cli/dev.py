@@ -40,10 +40,22 @@ STOP_S_MAX = 15.0
 LAST_LINES = 30
 LAST_WORDS_S_MAX = 2.0
 ASK_TIMEOUT_S = 1.0
+# The server's bounds, kept here so that the option is blamed and not the server.
+TTL_S_MIN, TTL_S_MAX = 1.0, 3_600.0
+# What a log line says for machines, and tracebacks, which JSON has made unreadable.
+UNSAID = frozenset({"event", "level", "logger", "timestamp", "exception", "stack", "code"})
 
 
 class DevServerError(StepwardError):
     """The server of `stepward dev` cannot be started, or has ended by itself."""
+
+
+def _read_ttl_s(ctx: click.Context, param: click.Parameter, text: str | None) -> float | None:
+    """A click callback: a duration that the server takes as the length of a lease."""
+    ttl_s = read_duration_s(ctx, param, text)
+    if ttl_s is not None and not TTL_S_MIN <= ttl_s <= TTL_S_MAX:
+        raise click.BadParameter(f"{text} is out of bounds; it must be between 1s and 1h")
+    return ttl_s
 
 
 @click.command()
@@ -52,7 +64,7 @@ class DevServerError(StepwardError):
     "--port", type=click.IntRange(0, 65_535), default=DEFAULT_PORT, show_default=True, help="0: any free one."
 )
 @click.option(
-    "--ttl", callback=read_duration_s, default="3s", show_default=True, help="How long a lost agent holds its lease."
+    "--ttl", callback=_read_ttl_s, default="3s", show_default=True, help="How long a lost agent holds its lease."
 )
 @click.option("-v", "--verbose", is_flag=True, help="Show what the server logs.")
 @click.pass_context
@@ -73,10 +85,14 @@ def dev(ctx: click.Context, data: Path | None, port: int, ttl: float, verbose: b
 def _serve(folder: Path, *, port: int, ttl_ms: int, temporary: bool, verbose: bool) -> ExitCode:
     """Run the server until somebody ends it."""
     command = [sys.executable, "-m", "stepward.server", "dev", "--data", str(folder), "--port", str(port)]
-    command += ["--host", HOST, "--session-ttl-ms", str(ttl_ms)]
-    # A session of its own: Ctrl-C reaches it through us, once, and not from the terminal as well.
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    command += ["--host", HOST, "--session-ttl-ms", str(ttl_ms), "--exit-with-parent"]
+    # A session of its own: Ctrl-C reaches it through us, once, and not from the terminal as well. Nothing is ever
+    # written to its stdin; that it ends is how the server hears that we were killed.
+    child = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
     signal.signal(signal.SIGTERM, _interrupt)
+    assert child.stdin is not None
     assert child.stderr is not None
     last_words = _LastWords(child.stderr, verbose=verbose)
     try:
@@ -89,8 +105,9 @@ def _serve(folder: Path, *, port: int, ttl_ms: int, temporary: bool, verbose: bo
         if child.poll() is None:
             child.kill()
             child.wait()
+        child.stdin.close()
         last_words.wait()
-    raise DevServerError(f"the server ended by itself with exit code {code}; it said last:\n{last_words.text()}")
+    raise DevServerError(f"the server ended by itself (exit code {code}){last_words.text()}")
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -109,7 +126,7 @@ def _wait_until_ready(child: subprocess.Popen[bytes], last_words: _LastWords) ->
     code = child.wait()
     if code == EX_CONFIG and importlib.util.find_spec(SERVER_PACKAGE) is None:
         raise _not_installed()
-    raise DevServerError(f"the server did not start (exit code {code}); it said last:\n{last_words.text()}")
+    raise DevServerError(f"the server did not start (exit code {code}){last_words.text()}")
 
 
 def _parse(line: bytes) -> dict[str, Any]:
@@ -140,14 +157,27 @@ class _LastWords:
         self._thread.join(LAST_WORDS_S_MAX)
 
     def text(self) -> str:
+        """The rest of an error message: the one sentence that the server ended with, or all that is left of it."""
         self.wait()
-        return "\n".join(f"  {line}" for line in self._lines) or "  nothing"
+        said = _parse(self._lines[-1].encode()) if self._lines else {}
+        sentence = said.get("reason") or said.get("error")
+        if isinstance(sentence, str):
+            return f": {sentence}"
+        return "; it said last:\n" + ("\n".join(f"  {_plain(line)}" for line in self._lines) or "  nothing")
 
     def _read(self) -> None:
         for line in self._stream:
             self._lines.append(line.decode(errors="replace").rstrip())
             if self._verbose:
                 note(self._lines[-1])
+
+
+def _plain(line: str) -> str:
+    """A line of the log for a person. What is no line of the log stays as it is."""
+    said = _parse(line.encode())
+    if "event" not in said:
+        return line
+    return " ".join([str(said["event"]), *(f"{key}={value}" for key, value in said.items() if key not in UNSAID)])
 
 
 def _print_banner(ready: dict[str, Any], folder: Path, *, temporary: bool) -> None:

@@ -60,13 +60,18 @@ class Child:
         return child
 
     @classmethod
-    def launch(cls, name: str, command: Sequence[str], *, folder: Path, inside: Path | None = None) -> Self:
-        """Start a command and do not wait for it: `wait_until_ready` does. `inside` is its current folder."""
+    def launch(
+        cls, name: str, command: Sequence[str], *, folder: Path, inside: Path | None = None, holds_input: bool = False
+    ) -> Self:
+        """Start a command and do not wait for it: `wait_until_ready` does.
+
+        `inside` is its current folder. With `holds_input` its standard input ends when this process does, which is how
+        a child can hear that this process was killed.
+        """
         log = folder / f"{name}.log"
+        given = subprocess.PIPE if holds_input else subprocess.DEVNULL
         with (folder / f"{name}.out").open("wb") as out, log.open("ab") as err:
-            popen = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=inside, start_new_session=True
-            )
+            popen = subprocess.Popen(command, stdin=given, stdout=out, stderr=err, cwd=inside, start_new_session=True)
         return cls(name, popen, log)
 
     @property
@@ -117,12 +122,18 @@ class Child:
             self._popen.wait(seconds_max)
         except subprocess.TimeoutExpired:
             return False
+        self._close_input()
         return True
 
     def kill(self) -> None:
         """End it with SIGKILL: no handler, no flush, nothing said."""
         self._popen.kill()
         self._popen.wait()
+        self._close_input()
+
+    def _close_input(self) -> None:
+        if self._popen.stdin is not None:
+            self._popen.stdin.close()
 
     def pause(self) -> None:
         """Let it do nothing for a while (SIGSTOP), as a machine that is suspended or far too busy does."""

@@ -46,15 +46,15 @@ class Stage:
             ChildError: Something did not start.
         """
         options = ("--data", str(self.folder / "data"), "--port", "0", "--session-ttl-ms", str(SESSION_TTL_MS))
-        server = self._launch("server", "stepward.server", "dev", *options)
-        service = ("--port", "0", "--ledger", str(self.ledger))
+        server = self._launch("server", "stepward.server", "dev", *options, "--exit-with-parent")
+        service = ("--port", "0", "--ledger", str(self.ledger), "--end-with-input")
         travel = self._launch("travel", "stepward.agents.examples.travel_service", *service)
         server.wait_until_ready()
         travel.wait_until_ready()
         self.address = server.address
         for name in AGENTS:
             there = ("--server", server.address, "--travel", travel.address, "--no-service", "--name", name)
-            self._agents[name] = self._launch(name, "stepward.agents.examples", *there)
+            self._agents[name] = self._launch(name, "stepward.agents.examples", *there, "--drain-with-input")
 
     def prepare(self, client: Client) -> None:
         """Store the definition, and wait until both agents can be given work.
@@ -93,7 +93,9 @@ class Stage:
             stop_all([child for child in self._children if child not in agents])
 
     def _launch(self, name: str, module: str, *arguments: str) -> Child:
-        child = Child.launch(name, [sys.executable, "-m", module, *arguments], folder=self.folder)
+        command = [sys.executable, "-m", module, *arguments]
+        # Each of them ends when its input does: whoever kills the demo leaves nothing running.
+        child = Child.launch(name, command, folder=self.folder, holds_input=True)
         self._children.append(child)
         return child
 
