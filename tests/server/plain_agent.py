@@ -68,6 +68,8 @@ class PlainAgent:
         except grpc.aio.AioRpcError as caught:
             error = caught
         self.ended.set_result(error)
+        async with self._came:
+            self._came.notify_all()
 
     async def _take(self, message: pb.WorkResponse) -> None:
         reports = []
@@ -140,11 +142,19 @@ async def agent(
     handler: Handler = succeeds,
     session_id: str = "",
     slots: int = 10,
+    generation: int = 0,
 ) -> AsyncIterator[PlainAgent]:
     """An agent that was welcomed."""
     call = stubs.agents.Work()
     joined = PlainAgent(call, session_id or f"session-{secrets.token_hex(8)}", handler)
-    hello = pb.Hello(protocol_version=1, session_id=joined.session_id, actions=actions, slots=slots, name="plain")
+    hello = pb.Hello(
+        protocol_version=1,
+        session_id=joined.session_id,
+        actions=actions,
+        slots=slots,
+        name="plain",
+        generation=generation,
+    )
     await joined.send(hello=hello)
     reading = asyncio.create_task(joined.read())
     try:

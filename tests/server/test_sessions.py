@@ -78,6 +78,38 @@ async def test_heartbeat_is_answered_with_its_number(stubs: Stubs) -> None:
     assert [(beat.number, beat.send_held) for beat in joined.heartbeats] == [(41, False), (42, True)]
 
 
+async def test_what_no_row_knows_is_cancelled(stubs: Stubs) -> None:
+    """An agent that shows its whole list is told what of it is wanted no more."""
+    async with agent(stubs, "one") as joined:
+        joined.held.add(("0-0", "one", 1))
+        await joined.heartbeat(1)
+        await joined.until(lambda: joined.heartbeats)
+        await joined.heartbeat(2, held=[agent_service_pb2.AttemptRef(job_id="0-0", step_id="one", token=1)])
+        await joined.until(lambda: joined.cancels)
+
+    (cancel,) = joined.cancels
+    assert (cancel.attempt.token, cancel.reason) == (1, agent_service_pb2.CANCEL_REASON_STALE)
+
+
+async def test_session_that_is_over_is_not_made_anew(stubs: Stubs) -> None:
+    """A hello that knows a generation of a session which no row knows is refused."""
+    async with agent(stubs, "one", session_id=SESSION, generation=3) as refused_one:
+        ended = await why_ended(refused_one)
+
+    assert ended.reason == "SESSION_ENDED"
+
+
+async def test_many_reports_are_answered_in_their_order(stubs: Stubs) -> None:
+    """More than one command carries."""
+    async with agent(stubs, "one") as joined:
+        refs = [agent_service_pb2.AttemptRef(job_id=f"0-{n:032x}", step_id="one", token=n + 1) for n in range(100)]
+        started = agent_service_pb2.Started()
+        await joined.report(*(agent_service_pb2.AttemptReport(attempt=ref, started=started) for ref in refs))
+        await joined.until(lambda: len(joined.answers) == 100)
+
+    assert [answer.attempt.token for answer in joined.answers] == [ref.token for ref in refs]
+
+
 async def test_resumed_stream_is_sent_what_is_open(stubs: Stubs) -> None:
     """The same offer with the same token, and nothing that is over."""
     await submit(stubs)

@@ -34,6 +34,9 @@ HEARTBEATS_A_TTL: Final = 6
 # After a stream was told to end, so long may what stands in its queue take to be sent.
 _LAST_WORDS_MS_MAX: Final = 1_000
 _ANSWER_BYTES: Final = 128
+# Reports that one command carries: a success of the widest step makes some hundred rows, and there is room in a batch
+# for this many of those.
+_REPORTS_A_COMMAND: Final = 32
 
 # Answers that say that this node cannot serve the session any more, whatever it does.
 _STREAM_ENDS: Final = frozenset(
@@ -197,6 +200,7 @@ class AgentStream:
             self.generation,
             heartbeat.held_digest,
             convert.held(heartbeat.held) if heartbeat.held_is_complete else None,
+            heartbeat.busy_slots,
         )
         self._heartbeats_waiting += 1
         self._shard.renew(command, _HeartbeatTicket(self, heartbeat.number, self._clock.steady_ms()))
@@ -212,6 +216,10 @@ class AgentStream:
             if self._shard.leads and self._clock.steady_ms() - arrived_ms <= self.ttl_ms // 3:
                 said = pb.HeartbeatAnswer(number=number, send_held=answer.send_held)
                 self.send(pb.WorkResponse(heartbeat=said), size_bytes=_ANSWER_BYTES)
+            if answer.unknown:
+                cancels = [convert.stale(ref) for ref in answer.unknown]
+                message = pb.WorkResponse(cancels=pb.Cancels(cancels=cancels))
+                self.send(message, size_bytes=_ANSWER_BYTES * len(cancels))
             return
         assert isinstance(answer, Rejection), answer
         if answer.reason in _STREAM_ENDS:
@@ -232,8 +240,13 @@ class AgentStream:
         self._unanswered_bytes += size_bytes
         if self._unanswered_bytes > self._config.stream_bytes_waiting_max:
             self._room.clear()
-        command = ReportAttempts(self.session_id, self.generation, known)
-        self._shard.propose(command, _ReportTicket(self, known, size_bytes), size_bytes=size_bytes * 2)
+        # One command is decided as a whole, so it may not need more rows than a batch has room for.
+        parts = [known[at : at + _REPORTS_A_COMMAND] for at in range(0, len(known), _REPORTS_A_COMMAND)]
+        part_bytes = size_bytes // len(parts)
+        for number, part in enumerate(parts):
+            bytes_ = part_bytes if number else size_bytes - part_bytes * (len(parts) - 1)
+            command = ReportAttempts(self.session_id, self.generation, part)
+            self._shard.propose(command, _ReportTicket(self, part, bytes_), size_bytes=bytes_ * 2)
 
     def reports_answered(self, answer: Answer, reports: tuple[AttemptReport, ...], size_bytes: int) -> None:
         """Tell the agent what its reports came to."""

@@ -112,6 +112,7 @@ class Sessions:
             name=hello.name,
             library=hello.library,
             node_id=self._node_id,
+            known_generation=hello.generation,
         )
         ticket = OpenTicket(asyncio.get_running_loop().create_future(), self, hello.session_id)
         self._shard.propose(command, ticket)

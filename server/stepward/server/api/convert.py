@@ -169,6 +169,11 @@ def cancel(view: OfferView) -> agent_service_pb2.Cancel:
     )
 
 
+def stale(ref: commands.AttemptRef) -> agent_service_pb2.Cancel:
+    """A cancel of something that no row knows, outwards."""
+    return agent_service_pb2.Cancel(attempt=attempt_ref(ref), reason=agent_service_pb2.CancelReason.CANCEL_REASON_STALE)
+
+
 def agent(view: AgentView, head: Head) -> agent_service_pb2.Agent:
     """An open session, outwards."""
     session = view.session
