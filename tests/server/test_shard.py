@@ -1,20 +1,16 @@
-"""The host of a replica, the supervisor's loop above it, and admission in front of it; on a store in memory."""
+"""The host of a replica, and admission in front of it; on a store in memory."""
 
 from __future__ import annotations
 
 import asyncio
-import random
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from stepward.server import shard as shards
-from stepward.server.clock import SystemClock
-from stepward.server.config import NodeConfig
-from stepward.server.core import keys
 from stepward.server.core.commands import (
     Answer,
     CloseStream,
@@ -22,68 +18,18 @@ from stepward.server.core.commands import (
     RenewSession,
     StreamClosed,
     SubmitJob,
-    Sweep,
-    Swept,
 )
 from stepward.server.core.decide import Decision, Moment
-from stepward.server.core.limits import Limits
 from stepward.server.core.reader import Reader
 from stepward.server.core.rejections import Reason, Refused, Rejection
-from stepward.server.core.rows import Beat, Payload, Timer
-from stepward.server.gateway import Gateway
-from stepward.server.job_ids import JobIds
-from stepward.server.logbook.identity import create_cluster, found_cluster, open_identity
-from stepward.server.logbook.outbox import Applied, Decider, Instant
-from stepward.server.logbook.replica import Replica
+from stepward.server.core.rows import Beat, Payload
+from stepward.server.logbook.identity import create_cluster
+from stepward.server.logbook.outbox import Applied
 from stepward.server.node import CountedStore
 from stepward.server.observe import Counters
-from stepward.server.shard import FlushGuard, FutureTicket, Shard
+from stepward.server.shard import FlushGuard, FutureTicket
 from stepward.server.store.lmdb_store import LmdbStore
-from stepward.server.store.memory import MemoryStore
-from stepward.server.supervisor import Supervisor
-
-S = 10.0
-CLOCK = SystemClock()
-
-
-class Host:
-    """A shard with rules of a test's own."""
-
-    def __init__(self, decider: Decider, **config: object) -> None:
-        store = MemoryStore()
-        found_cluster(store, "n1", wall_ms=CLOCK.wall_ms())
-        self.counters = Counters()
-        self.fatal: list[str] = []
-        self.free_bytes = 1 << 40
-        self.config = NodeConfig(data=Path("data"), **config)  # type: ignore[arg-type]  # whatever the test wants
-        replica = Replica(
-            store=store,
-            identity=open_identity(store),
-            decider=decider,
-            boot_id="boot",
-            now=Instant(CLOCK.steady_ms(), CLOCK.wall_ms()),
-            on_failure=lambda command, error: None,
-        )
-        self.shard = Shard(replica, clock=CLOCK, config=self.config, counters=self.counters, on_fatal=self.fatal.append)
-
-    async def lead(self) -> Shard:
-        """Start, and wait until the epoch is open."""
-        leading = asyncio.Event()
-        self.shard.on_standing(lambda standing: leading.set() if standing.leads else None)
-        self.shard.start()
-        async with asyncio.timeout(S):
-            await leading.wait()
-        return self.shard
-
-    def gateway(self) -> Gateway:
-        return Gateway(
-            self.shard,
-            job_ids=JobIds(0, random.Random(1)),
-            clock=CLOCK,
-            config=self.config,
-            counters=self.counters,
-            free_bytes=lambda: self.free_bytes,
-        )
+from tests.server.host import Host, S
 
 
 class Noting:
@@ -264,113 +210,6 @@ def test_only_flushes_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     store.close()
 
     assert seen == [False, True, False]
-
-
-class Sweeping:
-    """Rules that answer sweeps as they are told."""
-
-    def __init__(self, answer: Callable[[], Answer]) -> None:
-        self.sweeps = 0
-        self._answer = answer
-
-    def __call__(self, reader: Reader, commands: Sequence[Command], moment: Moment, /) -> Decision:
-        self.sweeps += sum(isinstance(command, Sweep) for command in commands)
-        return Decision({}, [self._answer() for _ in commands], [])
-
-
-def supervisor(host: Host) -> Supervisor:
-    return Supervisor(
-        host.shard,
-        epoch=host.shard.standing.epoch,
-        clock=CLOCK,
-        limits=Limits(),
-        config=host.config,
-        counters=host.counters,
-        on_fatal=host.fatal.append,
-    )
-
-
-async def test_supervisor_that_keeps_failing_ends_the_node() -> None:
-    """So that there is never a leader without one; each failure is counted."""
-    rules = Sweeping(lambda: Rejection(Reason.INTERNAL, "a rule is wrong"))
-    host = Host(rules, supervisor_failures_max=2)
-    await host.lead()
-
-    async with asyncio.timeout(S):
-        await supervisor(host).run()
-    host.shard.stop()
-
-    assert rules.sweeps == host.counters.supervisor_failures == 2
-    assert host.fatal[0].startswith("the supervisor failed 2 times in a row")
-
-
-async def test_supervisor_goes_on_after_a_failure() -> None:
-    """Failures count in a row only."""
-    swept = Swept(handled=1, overdue=1, next_due_led_ms=None, next_due_log_ms=None)
-    answers: list[Answer] = [Rejection(Reason.INTERNAL, "wrong"), swept, Rejection(Reason.INTERNAL, "wrong"), swept]
-    done = asyncio.Event()
-
-    def answer() -> Answer:
-        if len(answers) == 1:
-            done.set()
-            return answers[0]
-        return answers.pop(0)
-
-    host = Host(Sweeping(answer), supervisor_failures_max=2)
-    await host.lead()
-    running = asyncio.create_task(supervisor(host).run())
-    async with asyncio.timeout(S):
-        await done.wait()
-    running.cancel()
-    host.shard.stop()
-
-    assert host.fatal == []
-    assert host.counters.supervisor_failures == 2
-
-
-async def test_supervisor_sweeps_sooner_when_a_timer_is_due_sooner() -> None:
-    """A wait that was set by a batch is not kept waiting for the next beat, a second away."""
-    rules = Sweeping(lambda: Swept(handled=0, overdue=0, next_due_led_ms=None, next_due_log_ms=None))
-    host = Host(rules)
-    await host.lead()
-    supervising = supervisor(host)
-    running = asyncio.create_task(supervising.run())
-    await eventually(lambda: host.counters.sweeps == 1)
-    await asyncio.sleep(0)
-
-    key = keys.session_timer(host.shard.standing.head.led_ms + 10, "session-0")
-    supervising.on_applied(Applied(2, 1, {key: Timer()}, [], []))
-
-    async with asyncio.timeout(0.8):
-        await eventually(lambda: host.counters.sweeps == 2)
-    running.cancel()
-    host.shard.stop()
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - what is waited for is a count, which sets no event
-        await asyncio.sleep(0.005)
-
-
-async def test_supervisor_dies_with_its_epoch() -> None:
-    """Another epoch has another one."""
-    host = Host(Sweeping(StreamClosed))
-    await host.lead()
-    other = Supervisor(
-        host.shard,
-        epoch=host.shard.standing.epoch + 1,
-        clock=CLOCK,
-        limits=Limits(),
-        config=host.config,
-        counters=host.counters,
-        on_fatal=host.fatal.append,
-    )
-
-    async with asyncio.timeout(S):
-        await other.run()
-    host.shard.stop()
-
-    assert host.counters.sweeps == 0
 
 
 async def test_submissions_are_shed_at_their_bound() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import random
+from functools import partial
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -205,7 +206,13 @@ class Node:
             on_fatal=self._on_fatal,
         )
         self._supervisor, self._supervision = supervisor, asyncio.create_task(supervisor.run())
+        self._supervision.add_done_callback(partial(self._on_supervision_ended, standing.epoch))
         self._ready.set()
+
+    def _on_supervision_ended(self, epoch: int, supervision: asyncio.Task[None]) -> None:
+        """A supervisor ends with its epoch, or tells why; any other end would leave a leader that nobody supervises."""
+        if not supervision.cancelled() and self._shard.leads and self._shard.standing.epoch == epoch:
+            self._on_fatal(f"the supervisor ended before its epoch: {supervision.exception()!r}")
 
     def _on_applied(self, applied: Applied) -> None:
         if self._supervisor is not None:

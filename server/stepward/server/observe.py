@@ -40,8 +40,9 @@ class Counters(Struct):
     call_failures: int = 0
     delivery_failures: int = 0
     supervisor_failures: int = 0
-    # Sweeps, and subjects that they handled.
+    # Sweeps, those that could not be decided for want of disk or of room, and subjects that were handled.
     sweeps: int = 0
+    sweeps_refused: int = 0
     swept: int = 0
 
 

@@ -7,6 +7,7 @@ one epoch and ends with it.
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import TYPE_CHECKING, Final
 
 from stepward.server import observe
@@ -33,9 +34,14 @@ _FULL_WAIT_MS: Final = 1
 # What is still due after a sweep that was not full waits for another sweep, or for a rule of ours to be mended.
 _OVERDUE_WAIT_MS: Final = 50
 _FAILURE_WAIT_MS: Final = 200
+# The disk is full or too much waits: the next sweep tells whether that has passed.
+_CANNOT_WAIT_MS: Final = 1_000
 
 # Answers that say that the epoch is over or the node is ending: no fault of the supervisor.
 _EPOCH_OVER: Final = frozenset({Reason.NOT_LEADER, Reason.NO_LEADER, Reason.COMMIT_UNKNOWN, Reason.NODE_DRAINING})
+
+# Answers that say that no sweep can be decided now, and that one can be later: no fault of the supervisor either.
+_CANNOT_NOW: Final = frozenset({Reason.DISK_FULL, Reason.OVERLOADED})
 
 _log = observe.logger("supervisor")
 
@@ -66,8 +72,13 @@ class Supervisor:
         self._config = config
         self._counters = counters
         self._on_fatal = on_fatal
-        self._sweep_at_ms = 0
+        # When the next sweep is planned; the earliest timer that was set since the last one was proposed.
+        self._sweep_at_ms = math.inf
+        self._set_at_ms = math.inf
         self._sooner = asyncio.Event()
+        self._subjects_max = limits.sweep_subjects_max
+        # Why no sweep can be decided now.
+        self._cannot: Reason | None = None
 
     async def run(self) -> None:
         """Sweep until the epoch is over."""
@@ -75,29 +86,36 @@ class Supervisor:
         failures = 0
         while self._shard.leads and self._shard.standing.epoch == self._epoch:
             try:
-                wait_ms = await self._sweep()
+                await self._wait(await self._sweep())
                 failures = 0
             except Exception as error:  # noqa: BLE001 - the loop must go on: supervision is what everything hangs on
                 failures += 1
-                wait_ms = _FAILURE_WAIT_MS
                 self._counters.supervisor_failures += 1
                 _log.exception("sweep_failed", epoch=self._epoch, failures_in_a_row=failures)
                 if failures >= self._config.supervisor_failures_max:
                     self._on_fatal(f"the supervisor failed {failures} times in a row: {error}")
                     return
-            await self._wait(wait_ms)
+                await asyncio.sleep(_FAILURE_WAIT_MS / 1_000)
         _log.info("supervisor_ended", epoch=self._epoch)
 
     def on_applied(self, applied: Applied) -> None:
         """Sweep sooner when a batch has set a timer that is due before the next sweep."""
         for key, row in changed(applied, keys.TIMER):
-            if row is not None and self._due_at_ms(TimerClock(key[1]), keys.parse_timer(key)[0]) < self._sweep_at_ms:
-                self._sooner.set()
-                return
+            if row is not None:
+                due_at_ms = self._due_at_ms(TimerClock(key[1]), keys.parse_timer(key)[0])
+                self._set_at_ms = min(self._set_at_ms, due_at_ms)
+        if self._set_at_ms < self._sweep_at_ms:
+            self._sooner.set()
 
     async def _wait(self, wait_ms: int) -> None:
-        """Wait so long, or until a timer is set that is due sooner; the sweep then tells how much sooner."""
-        self._sweep_at_ms = self._clock.steady_ms() + wait_ms
+        """Wait so long, or until a timer is set that is due sooner; the sweep then tells how much sooner.
+
+        Timers that were set while the sweep went on count as well: its own offers set some after it has looked.
+        """
+        now_ms = self._clock.steady_ms()
+        if self._cannot is None and self._set_at_ms < now_ms + wait_ms:
+            wait_ms = max(_FULL_WAIT_MS, int(self._set_at_ms - now_ms))
+        self._sweep_at_ms = now_ms + wait_ms
         self._sooner.clear()
         try:
             async with asyncio.timeout(wait_ms / 1_000):
@@ -107,19 +125,44 @@ class Supervisor:
 
     async def _sweep(self) -> int:
         """Sweep once; how long to wait before the next one (ms)."""
-        answer = await self._shard.call(Sweep(self._limits.sweep_subjects_max))
+        self._set_at_ms = self._sweep_at_ms = math.inf
+        subjects_max = self._subjects_max
+        answer = await self._shard.call(Sweep(subjects_max))
         if isinstance(answer, Swept):
+            self._note_cannot(None)
             self._counters.sweeps += 1
             self._counters.swept += answer.handled
-            return self._wait_ms(answer)
-        if isinstance(answer, Rejection) and answer.reason in _EPOCH_OVER:
-            return _FAILURE_WAIT_MS
+            self._subjects_max = min(2 * subjects_max, self._limits.sweep_subjects_max)
+            return self._wait_ms(answer, subjects_max)
+        if isinstance(answer, Rejection):
+            if answer.reason in _EPOCH_OVER:
+                return _FAILURE_WAIT_MS
+            if answer.reason in _CANNOT_NOW:
+                self._note_cannot(answer)
+                return _CANNOT_WAIT_MS
+            if answer.reason is Reason.PAYLOAD_TOO_LARGE and subjects_max > 1:
+                # What is due together may follow from one outage, and need more rows than one batch can hold.
+                self._subjects_max = subjects_max // 2
+                return _FULL_WAIT_MS
         msg = f"a sweep was answered with {answer!r}"
         raise SupervisionFailed(msg)
 
-    def _wait_ms(self, swept: Swept) -> int:
+    def _note_cannot(self, refused: Rejection | None) -> None:
+        """Count each sweep that could not be decided, and log when that begins, changes and ends."""
+        reason = None if refused is None else refused.reason
+        if refused is not None:
+            self._counters.sweeps_refused += 1
+        if reason is self._cannot:
+            return
+        self._cannot = reason
+        if refused is None:
+            _log.info("sweeps_go_on", epoch=self._epoch)
+        else:
+            _log.error("sweeps_refused", epoch=self._epoch, reason=refused.reason.value, message=refused.message)
+
+    def _wait_ms(self, swept: Swept, subjects_max: int) -> int:
         if swept.overdue:
-            return _FULL_WAIT_MS if swept.handled >= self._limits.sweep_subjects_max else _OVERDUE_WAIT_MS
+            return _FULL_WAIT_MS if swept.handled >= subjects_max else _OVERDUE_WAIT_MS
         now_ms = self._clock.steady_ms()
         waits = [BEAT_MS]
         if swept.next_due_led_ms is not None:

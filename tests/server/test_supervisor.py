@@ -1,0 +1,262 @@
+"""The supervisor's loop, with rules that answer sweeps as they are told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from stepward.server import supervisor as supervisors
+from stepward.server.core import keys
+from stepward.server.core.commands import (
+    Answer,
+    AnyCommand,
+    Command,
+    StreamClosed,
+    Sweep,
+    Swept,
+)
+from stepward.server.core.decide import Decision, Moment
+from stepward.server.core.limits import Limits
+from stepward.server.core.reader import Reader
+from stepward.server.core.rejections import Reason, Rejection
+from stepward.server.core.rows import Timer
+from stepward.server.logbook.outbox import Applied
+from stepward.server.store.lmdb_store import LmdbStore
+from stepward.server.supervisor import Supervisor
+from stepward.v1 import common_pb2, definition_pb2, job_service_pb2
+from tests.server import nodes
+from tests.server.host import CLOCK, Host, S
+from tests.server.plain_agent import agent
+
+
+class Sweeping:
+    """Rules that answer sweeps as they are told."""
+
+    def __init__(self, answer: Callable[[], Answer]) -> None:
+        self.sweeps = 0
+        self._answer = answer
+
+    def __call__(self, reader: Reader, commands: Sequence[Command], moment: Moment, /) -> Decision:
+        self.sweeps += sum(isinstance(command, Sweep) for command in commands)
+        return Decision({}, [self._answer() for _ in commands], [])
+
+
+def supervisor(host: Host) -> Supervisor:
+    return Supervisor(
+        host.shard,
+        epoch=host.shard.standing.epoch,
+        clock=CLOCK,
+        limits=Limits(),
+        config=host.config,
+        counters=host.counters,
+        on_fatal=host.fatal.append,
+    )
+
+
+async def test_supervisor_that_keeps_failing_ends_the_node() -> None:
+    """So that there is never a leader without one; each failure is counted."""
+    rules = Sweeping(lambda: Rejection(Reason.INTERNAL, "a rule is wrong"))
+    host = Host(rules, supervisor_failures_max=2)
+    await host.lead()
+
+    async with asyncio.timeout(S):
+        await supervisor(host).run()
+    host.shard.stop()
+
+    assert rules.sweeps == host.counters.supervisor_failures == 2
+    assert host.fatal[0].startswith("the supervisor failed 2 times in a row")
+
+
+async def test_supervisor_goes_on_after_a_failure() -> None:
+    """Failures count in a row only."""
+    swept = Swept(handled=1, overdue=1, next_due_led_ms=None, next_due_log_ms=None)
+    answers: list[Answer] = [Rejection(Reason.INTERNAL, "wrong"), swept, Rejection(Reason.INTERNAL, "wrong"), swept]
+    done = asyncio.Event()
+
+    def answer() -> Answer:
+        if len(answers) == 1:
+            done.set()
+            return answers[0]
+        return answers.pop(0)
+
+    host = Host(Sweeping(answer), supervisor_failures_max=2)
+    await host.lead()
+    running = asyncio.create_task(supervisor(host).run())
+    async with asyncio.timeout(S):
+        await done.wait()
+    running.cancel()
+    host.shard.stop()
+
+    assert host.fatal == []
+    assert host.counters.supervisor_failures == 2
+
+
+async def test_supervisor_sweeps_sooner_when_a_timer_is_due_sooner() -> None:
+    """A wait that was set by a batch is not kept waiting for the next beat, a second away."""
+    rules = Sweeping(lambda: Swept(handled=0, overdue=0, next_due_led_ms=None, next_due_log_ms=None))
+    host = Host(rules)
+    await host.lead()
+    supervising = supervisor(host)
+    running = asyncio.create_task(supervising.run())
+    await eventually(lambda: host.counters.sweeps == 1)
+    await asyncio.sleep(0)
+
+    key = keys.session_timer(host.shard.standing.head.led_ms + 10, "session-0")
+    supervising.on_applied(Applied(2, 1, {key: Timer()}, [], []))
+
+    async with asyncio.timeout(0.8):
+        await eventually(lambda: host.counters.sweeps == 2)
+    running.cancel()
+    host.shard.stop()
+
+
+async def test_timer_that_is_set_while_a_sweep_goes_on_counts() -> None:
+    """The offers of a sweep's own batch set some after it has looked for the next one."""
+    rules = Sweeping(lambda: Swept(handled=0, overdue=0, next_due_led_ms=None, next_due_log_ms=None))
+    host = Host(rules)
+    await host.lead()
+    supervising = supervisor(host)
+    call = host.shard.call
+
+    async def call_and_set(command: AnyCommand, *, size_bytes: int = 0) -> Answer:
+        answer = await call(command, size_bytes=size_bytes)
+        if host.counters.sweeps == 0:
+            key = keys.session_timer(host.shard.standing.head.led_ms + 20, "session-0")
+            supervising.on_applied(Applied(2, 1, {key: Timer()}, [], []))
+        return answer
+
+    host.shard.call = call_and_set  # type: ignore[method-assign]  # what happens between the batch and the wait
+    running = asyncio.create_task(supervising.run())
+
+    async with asyncio.timeout(0.8):
+        await eventually(lambda: host.counters.sweeps == 2)
+    running.cancel()
+    host.shard.stop()
+
+
+@pytest.mark.parametrize("reason", [Reason.DISK_FULL, Reason.OVERLOADED])
+async def test_supervisor_waits_until_it_can_sweep(reason: Reason, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is nobody's fault, so it ends no node, however long it lasts."""
+    monkeypatch.setattr(supervisors, "_CANNOT_WAIT_MS", 5)
+    swept = Swept(handled=0, overdue=0, next_due_led_ms=None, next_due_log_ms=None)
+    refusals = [Rejection(reason, "not now")] * 10
+    host = Host(Sweeping(lambda: refusals.pop() if refusals else swept), supervisor_failures_max=2)
+    await host.lead()
+    logged = Logged()
+    monkeypatch.setattr(supervisors, "_log", logged)
+    running = asyncio.create_task(supervisor(host).run())
+
+    async with asyncio.timeout(S):
+        await eventually(lambda: host.counters.sweeps == 1)
+    running.cancel()
+    host.shard.stop()
+
+    assert host.fatal == []
+    assert (host.counters.sweeps_refused, host.counters.supervisor_failures) == (10, 0)
+    assert logged.events == ["supervisor_started", "sweeps_refused", "sweeps_go_on"]
+
+
+class Logged:
+    """A log that keeps the names of its events."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def info(self, event: str, **fields: object) -> None:
+        self.events.append(event)
+
+    error = exception = info
+
+
+async def test_sweep_that_does_not_fit_is_halved() -> None:
+    """And the next ones grow again. One subject that does not fit is a failure."""
+    asked: list[int] = []
+
+    def rules(reader: Reader, commands: Sequence[Command], moment: Moment, /) -> Decision:
+        answers: list[Answer] = []
+        for command in commands:
+            assert isinstance(command, Sweep)
+            asked.append(command.subjects_max)
+            fits = command.subjects_max <= 125 and len(asked) < 6
+            swept = Swept(handled=command.subjects_max, overdue=1, next_due_led_ms=None, next_due_log_ms=None)
+            answers.append(swept if fits else Rejection(Reason.PAYLOAD_TOO_LARGE, "too large"))
+        return Decision({}, answers, [])
+
+    host = Host(rules, supervisor_failures_max=1)
+    await host.lead()
+    async with asyncio.timeout(S):
+        await supervisor(host).run()
+    host.shard.stop()
+
+    assert asked == [500, 250, 125, 250, 125, 250, 125, 62, 31, 15, 7, 3, 1]
+    assert "PAYLOAD_TOO_LARGE" in host.fatal[0]
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - what is waited for is a count, which sets no event
+        await asyncio.sleep(0.005)
+
+
+async def test_supervisor_dies_with_its_epoch() -> None:
+    """Another epoch has another one."""
+    host = Host(Sweeping(StreamClosed))
+    await host.lead()
+    other = Supervisor(
+        host.shard,
+        epoch=host.shard.standing.epoch + 1,
+        clock=CLOCK,
+        limits=Limits(),
+        config=host.config,
+        counters=host.counters,
+        on_fatal=host.fatal.append,
+    )
+
+    async with asyncio.timeout(S):
+        await other.run()
+    host.shard.stop()
+
+    assert host.counters.sweeps == 0
+
+
+async def test_node_with_a_full_disk_stays_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reads work meanwhile; when there is space again, a job that waits goes on without a restart."""
+    monkeypatch.setattr(supervisors, "_CANNOT_WAIT_MS", 20)
+    free = [1 << 40]
+    monkeypatch.setattr(LmdbStore, "free_bytes", lambda self: free[0])
+    async with nodes.running(tmp_path / "data") as node, nodes.connected(node.address) as stubs:
+        await nodes.define(stubs, "one", definition_pb2.Step(id="one"))
+        request = job_service_pb2.SubmitJobRequest(job=nodes.submission("one"))
+        job_id = (await stubs.jobs.SubmitJob(request, timeout=S)).job_id
+        free[0] = 1 << 20
+        async with asyncio.timeout(S):
+            await eventually(lambda: node.counters.sweeps_refused > 10)
+        read = await stubs.jobs.GetJob(job_service_pb2.GetJobRequest(job_id=job_id), timeout=S)
+        free[0], sweeps = 1 << 40, node.counters.sweeps
+        async with asyncio.timeout(S):
+            await eventually(lambda: node.counters.sweeps > sweeps)
+        async with agent(stubs, "one"):
+            watch = stubs.jobs.WatchJob(job_service_pb2.WatchJobRequest(job_id=job_id), timeout=S)
+            states = [message.job.state async for message in watch]
+
+    assert read.job.job_id == job_id
+    assert states[-1] == common_pb2.JOB_STATE_COMPLETED
+
+
+@pytest.mark.parametrize("error", [None, ValueError("wrong")])
+async def test_supervisor_that_ends_before_its_epoch_ends_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception | None
+) -> None:
+    """Whatever it was: a leader that nobody supervises looks healthy from outside."""
+
+    async def run(self: Supervisor) -> None:
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(Supervisor, "run", run)
+    async with nodes.running(tmp_path / "data") as node, asyncio.timeout(S):
+        reason = await node.fatal()
+
+    assert reason == f"the supervisor ended before its epoch: {error!r}"
