@@ -7,6 +7,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from stepward.client.channels import SEND_BYTES_MAX
 from stepward.v1 import (
     agent_service_pb2,
     common_pb2,
@@ -115,9 +116,63 @@ def test_run_tells_the_end_by_its_code(server: ScriptedServer, at: list[str], st
     ran = run("job", "run", "trip", *at)
 
     assert (ran.code, ran.stdout) == (code, "")
-    if state != "ESCALATED":
-        assert "why: a: SoldOut: no seat" in ran.stderr
-        assert "still done, and not undone: hotel" in ran.stderr
+    assert "why: a: SoldOut: no seat" in ran.stderr
+    assert "still done, and not undone: hotel" in ran.stderr
+    assert ("undo it with: stepward job cancel 0-1 --server" in ran.stderr) == (state == "ESCALATED")
+
+
+@pytest.mark.parametrize(
+    ("state", "says"),
+    [
+        ("ESCALATED", "undo it with: stepward job cancel 0-1 --server "),
+        ("UNDO_FAILED", "have the failed undos tried again with: stepward job cancel 0-1 --server "),
+    ],
+)
+def test_get_says_what_a_person_can_do(server: ScriptedServer, at: list[str], state: str, says: str) -> None:
+    """The job waits for exactly that."""
+    server.on("GetJob", job_service_pb2.GetJobResponse(job=job("ESCALATED", steps=[step("a", state)])))
+    server.on("ListAgents", agent_service_pb2.ListAgentsResponse())
+
+    ran = run("job", "get", "0-1", *at)
+
+    assert ran.stderr.startswith(says)
+
+
+def test_submit_that_found_no_server_cannot_have_been_stored() -> None:
+    """A connection was refused each time: there is nothing to repeat with a key."""
+    ran = run("job", "submit", "trip", "--server", "127.0.0.1:1", "--timeout", "200ms")
+
+    assert ran.code == 5
+    assert "no stepward server answers at 127.0.0.1:1" in ran.stderr
+    assert "--key" not in ran.stderr
+
+
+def test_single_complaint_is_said_once(server: ScriptedServer, at: list[str]) -> None:
+    """The server's message is its first violation."""
+    rule = "has 9 bytes; it must have at most 8"
+    refused = Refused(
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "PAYLOAD_TOO_LARGE",
+        f"job.input.data {rule}",
+        violations=(("job.input.data", rule),),
+    )
+    server.on("SubmitJob", refused)
+
+    ran = run("job", "submit", "trip", *at)
+
+    assert ran.stderr == f"error: job.input.data {rule}\n"
+
+
+def test_input_that_no_message_can_carry(server: ScriptedServer, at: list[str], tmp_path: Path) -> None:
+    """It is refused by gRPC itself, which gives no reason that a person could use."""
+    file = tmp_path / "input.json"
+    file.write_text('"' + "x" * SEND_BYTES_MAX + '"')
+
+    ran = run("job", "submit", "trip", "-i", f"@{file}", *at)
+
+    assert ran.code == 1
+    assert "bytes, which is more than one message can have: store what is large elsewhere" in ran.stderr
+    assert "RESOURCE_EXHAUSTED" not in ran.stderr
 
 
 def test_run_as_json(server: ScriptedServer, at: list[str]) -> None:
@@ -259,12 +314,15 @@ def test_history(server: ScriptedServer, at: list[str]) -> None:
 def test_cancel(server: ScriptedServer, at: list[str]) -> None:
     """What to do next is said on stderr; a job that has ended is a conflict."""
     server.on("CancelJob", job_service_pb2.CancelJobResponse(job=job("COMPENSATING")))
+    server.on("CancelJob", job_service_pb2.CancelJobResponse(job=job("CANCELLED"), already=True))
     server.always("CancelJob", Refused(grpc.StatusCode.FAILED_PRECONDITION, "JOB_ENDED", "it has ended"))
 
     cancelled = run("job", "cancel", "0-1", *at, "--reason", "no longer wanted")
+    again = run("job", "cancel", "0-1", *at)
     ended = run("job", "cancel", "0-1", *at)
 
     assert (cancelled.code, cancelled.stdout) == (0, "")
-    assert "job 0-1 is COMPENSATING" in cancelled.stderr
+    assert "job 0-1 is COMPENSATING; follow it with: stepward job watch 0-1" in cancelled.stderr
+    assert again.stderr == "job 0-1 is CANCELLED: it was cancelled, and has ended\n"
     assert server.requests("CancelJob")[0].reason == "no longer wanted"
     assert (ended.code, ended.stderr) == (4, "error: it has ended\n")

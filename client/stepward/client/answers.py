@@ -21,6 +21,9 @@ from stepward.client.errors import (
 DOMAIN = "stepward"
 DETAILS_KEY = "grpc-status-details-bin"
 
+# In the metadata of an answer without a reason: gRPC's own word for it.
+CODE = "code"
+
 # Without details of ours these come from gRPC itself: a connection that was refused, broke, or was reset half-way.
 BROKEN = frozenset(
     {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL, grpc.StatusCode.CANCELLED, grpc.StatusCode.ABORTED}
@@ -49,6 +52,7 @@ def read_error(
     return UnknownAnswer(
         f"{address} answered {code.name} without a reason of stepward: {details!r}; look whether a stepward server of "
         "this version listens there",
+        metadata={CODE: code.name},
         address=address,
     )
 

@@ -11,8 +11,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import uuid4
 
+import grpc
+
 from stepward.client import payloads, reading
-from stepward.client.errors import Unavailable
+from stepward.client.answers import CODE
+from stepward.client.errors import PayloadTooLarge, Unavailable
 from stepward.client.failover import Attempts, Repeat
 from stepward.client.values import (
     Agent,
@@ -42,6 +45,9 @@ if TYPE_CHECKING:
 V = TypeVar("V")
 
 PAGE_SIZE_MAX = 1_000
+
+# No server refuses a message that is smaller than this for its size: gRPC's own default.
+MESSAGE_BYTES_MIN = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +132,14 @@ class Call(Generic[V]):
 
     def failed(self, attempts: Attempts, error: StepwardError, now_s: float) -> float:
         """As `Attempts.failed`; a submission that may have been stored says by which key to repeat it."""
+        size = self.request.ByteSize()
+        if size >= MESSAGE_BYTES_MIN and error.metadata.get(CODE) == grpc.StatusCode.RESOURCE_EXHAUSTED.name:
+            # gRPC refuses a message by its size, here or there, before any stepward server could say why.
+            error = PayloadTooLarge(
+                f"the request has {size} bytes, which is more than one message can have: store what is large elsewhere "
+                "and refer to it",
+                address=error.address,
+            )
         try:
             return attempts.failed(error, now_s)
         except Unavailable as over:

@@ -81,7 +81,10 @@ class StepwardError(Exception):
         retry_delay_s: float | None = None,
         address: str = "",
     ) -> None:
-        super().__init__("\n".join([message, *(f"  {violation.text}" for violation in violations)]))
+        # A single one stands in the message already, if the message is the server's.
+        told = len(violations) == 1 and violations[0].description in message
+        listed = () if told else violations
+        super().__init__("\n".join([message, *(f"  {violation.text}" for violation in listed)]))
         self.message = message
         self.metadata: dict[str, str] = dict(metadata or {})
         self.violations = violations

@@ -57,7 +57,9 @@ def complain(file: DefinitionFile, error: InvalidDefinition) -> None:
     """Print what the server refused, each with its place in the file."""
     for violation in error.violations:
         note(file.complaint(violation))
-    note(f"error: {error.message}")
+    # With one complaint the message says the same again, and without its place.
+    if len(error.violations) != 1:
+        note(f"error: {error.message}")
 
 
 @definition.command()

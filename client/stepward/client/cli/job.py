@@ -12,10 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stepward.client.cli.exits import ExitCode, code_of_state
+from stepward.client.cli.exits import ExitCode, code_of, code_of_state
 from stepward.client.cli.inputs import INPUT_HELP, read_duration_s, read_input, read_labels, read_states
 from stepward.client.cli.session import Session, ago, note, with_session
-from stepward.client.errors import DefinitionNotFound, InvalidDefinition, JobNotFound, WaitTimedOut
+from stepward.client.errors import (
+    DefinitionNotFound,
+    InvalidDefinition,
+    JobNotFound,
+    StepwardError,
+    Unreachable,
+    WaitTimedOut,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,6 +79,7 @@ def run(
         with _goes_on(session, submitted.job_id):
             ended = follow(session, client, submitted.job_id, choose_view(session, sys.stderr), wait_max_s=wait_max)
         _print_result(session, ended)
+    _say_what_can_be_done(session, ended)
     return code_of_state(ended.state)
 
 
@@ -115,6 +123,7 @@ def get(session: Session, job_id: str) -> ExitCode:
         from stepward.client.tree import plain, render_tree
 
         click.echo(plain(render_tree(found, datetime.now(UTC), agents, steps_shown_max=len(found.steps))))
+        _say_what_can_be_done(session, found)
     else:
         session.print_message(found.message)
     return ExitCode.OK
@@ -158,6 +167,7 @@ def watch(session: Session, job_id: str, wait_max: float | None) -> ExitCode:
 
     with session.client() as client, _suggesting_jobs(client, job_id), _goes_on(session, job_id):
         ended = follow(session, client, job_id, choose_view(session, sys.stdout), wait_max_s=wait_max)
+    _say_what_can_be_done(session, ended)
     return code_of_state(ended.state)
 
 
@@ -184,7 +194,9 @@ def cancel(session: Session, job_id: str, reason: str) -> ExitCode:
     """Ask for the end of a job: what was done, or may have been done, is undone."""
     with session.client() as client, _suggesting_jobs(client, job_id):
         cancelled = client.cancel(job_id, reason)
-    if session.as_table:
+    if session.as_table and cancelled.state.final:
+        note(f"job {job_id} is {cancelled.state}: it was cancelled, and has ended")
+    elif session.as_table:
         note(f"job {job_id} is {cancelled.state}; follow it with: stepward job watch {job_id}{session.again()}")
     else:
         session.print_message(cancelled.message)
@@ -203,6 +215,7 @@ def _submit(
     """Submit a job of a stored definition, or of a file."""
     job_input, job_labels = read_input(inputs), read_labels(labels)
     name = _apply_if_file(session, client, definition)
+    _find_server(client)
     try:
         return client.submit(name, job_input, version=version, idempotency_key=key, labels=job_labels)
     except DefinitionNotFound:
@@ -210,6 +223,19 @@ def _submit(
 
         suggest_definitions(client, name)
         raise
+
+
+def _find_server(client: Client) -> None:
+    """Ask something harmless first: a job for which no server was found cannot have been stored."""
+    if client.addresses.ever_answered:
+        return
+    try:
+        client.status()
+    except Unreachable:
+        raise
+    except StepwardError:
+        # Whatever it says, somebody is there.
+        pass
 
 
 def _apply_if_file(session: Session, client: Client, definition: str) -> str:
@@ -224,7 +250,7 @@ def _apply_if_file(session: Session, client: Client, definition: str) -> str:
         return apply_file(session, client, file, to_stderr=True).name
     except InvalidDefinition as error:
         complain(file, error)
-        raise
+        raise click.exceptions.Exit(code_of(error)) from None
 
 
 def _print_result(session: Session, ended: Job) -> None:
@@ -233,6 +259,17 @@ def _print_result(session: Session, ended: Job) -> None:
         session.print_message(ended.message)
     elif ended.output_payload is not None:
         click.echo(ended.output_payload.data.decode() if ended.output_payload.is_json else ended.output_payload.data)
+
+
+def _say_what_can_be_done(session: Session, found: Job) -> None:
+    """A job that waits for a person should tell that person what to type."""
+    from stepward.client.values import JobState, StepState
+
+    if found.state is not JobState.ESCALATED:
+        return
+    failed_undo = any(step.state is StepState.UNDO_FAILED for step in found.steps)
+    what = "have the failed undos tried again" if failed_undo else "undo it"
+    note(f"{what} with: stepward job cancel {found.job_id}{session.again()}")
 
 
 @contextmanager

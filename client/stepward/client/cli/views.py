@@ -11,6 +11,7 @@ import click
 
 from stepward.client.cli.session import Output, Session, has_colour
 from stepward.client.tree import HELD, describe, plain, render_tree, rich_text, seconds
+from stepward.client.values import JobState
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -118,7 +119,7 @@ class LineView:
         click.echo(text, file=self._stream)
 
     def close(self) -> None:
-        if self._job is not None and self._job.state.final:
+        if self._job is not None and (self._job.state.final or self._job.state is JobState.ESCALATED):
             for line in render_tree(self._job, datetime.now(UTC))[1 + len(self._job.steps) :]:
                 self.say(plain([line]))
 
