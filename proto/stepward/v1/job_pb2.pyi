@@ -86,7 +86,7 @@ class Job(_message.Message):
 
     @_builtins.property
     def output(self) -> _common_pb2.Payload:
-        """What it gave. Only when COMPLETED."""
+        """What it gave. Only when COMPLETED. Left out of lists."""
 
     @_builtins.property
     def failure(self) -> _common_pb2.Failure:

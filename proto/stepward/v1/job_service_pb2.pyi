@@ -423,7 +423,7 @@ class ListJobsResponse(_message.Message):
     """Sequence of the newest batch that the page shows."""
     @_builtins.property
     def jobs(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.Job]:
-        """The newest first, without steps."""
+        """The newest first, without steps and outputs. May be fewer than asked for, also none, before the last page."""
 
     def __init__(
         self,

@@ -40,6 +40,10 @@ _DUE_FOR = {
 }
 # Jobs that one page of a filtered list looks at, at most; the page token goes on behind them.
 SCANNED_MAX = 10_000
+# Inputs of one page of a list together, near enough: an input may have 256 KiB and a page 1,000 jobs.
+PAGE_BYTES_MAX = 2 << 20
+# What a step counts that is read to tell what remains: reading rows takes time, as sending bytes does.
+_STEP_READ_BYTES = 100
 
 
 class StepView(Struct, frozen=True):
@@ -55,7 +59,7 @@ class StepView(Struct, frozen=True):
 
 
 class JobView(Struct, frozen=True):
-    """One job. `steps` is empty when they were not asked for."""
+    """One job. `steps` is empty and `output` is None when they were not asked for."""
 
     job_id: str
     job: Job
@@ -105,24 +109,34 @@ def _require(reader: Rows, key: bytes, type_: type[R]) -> R:
 
 
 def job_view(reader: Rows, job_id: str, limits: Limits, *, with_steps: bool) -> JobView | None:
-    """One job as the rows have it, or None if there is no such job."""
+    """One job as the rows have it, with its output, or None if there is no such job."""
     job = _read(reader, keys.job(job_id), rows.Job)
-    if job is None:
-        return None
+    return None if job is None else _job_view(reader, job_id, job, limits, with_steps=with_steps, with_output=True)
+
+
+def _job_view(reader: Rows, job_id: str, job: Job, limits: Limits, *, with_steps: bool, with_output: bool) -> JobView:
+    """A job put together from no more rows than it takes: a definition may have 500 steps."""
     progress = _require(reader, keys.progress(job_id), rows.Progress)
     body = _require(reader, keys.definition_body(job.definition_hash), rows.DefinitionBody)
     output, failure = None, progress.failure
-    if progress.state is JobState.COMPLETED:
+    if with_output and progress.state is JobState.COMPLETED:
         output, failure = job_output(reader, job_id, job, body, limits)
-    steps = [_read(reader, keys.step(job_id, ordinal), rows.Step) for ordinal in range(len(body.steps))]
+    steps: list[Step | None] = []
+    if with_steps or _may_remain(progress):
+        steps = [_read(reader, keys.step(job_id, ordinal), rows.Step) for ordinal in range(len(body.steps))]
     remaining: tuple[str, ...] = ()
-    if progress.state in (JobState.FAILED, JobState.ESCALATED):
+    if _may_remain(progress):
         remaining = tuple(spec.id for spec, step in zip(body.steps, steps, strict=True) if step and _remains(step))
     views: tuple[StepView, ...] = ()
     if with_steps:
         pairs = enumerate(zip(body.steps, steps, strict=True))
         views = tuple(_step_view(reader, job_id, n, spec, step, limits) for n, (spec, step) in pairs)
     return JobView(job_id, job, progress, output, failure, remaining, views)
+
+
+def _may_remain(progress: Progress) -> bool:
+    """Whether a person may have to look at what the job has left behind."""
+    return progress.state in (JobState.FAILED, JobState.ESCALATED)
 
 
 def _remains(step: Step) -> bool:
@@ -177,23 +191,29 @@ def list_jobs(
     count_max: int,
     limits: Limits,
 ) -> tuple[list[JobView], str]:
-    """A page of jobs, the newest first, without steps, and the job id to go on before ("" on the last page).
+    """A page of jobs, the newest first, without steps and outputs, and the job id to go on before ("": none).
 
-    Walks the index of each state from its right edge; never looks at a job that no filter can match.
+    Walks the index of each state from its right edge; never looks at a job that no filter can match. A page may have
+    fewer than `count_max` jobs, or none, and still not be the last: it ends at its bytes, too, and at what was scanned.
     """
     walked = heapq.merge(
         *(_job_ids(reader, namespace, state, before_job_id) for state in states or tuple(JobState)), reverse=True
     )
     found: list[JobView] = []
-    last = ""
+    last, size_bytes = "", 0
     for scanned, job_id in enumerate(walked):
-        if len(found) == count_max or scanned == SCANNED_MAX:
+        if len(found) == count_max or scanned == SCANNED_MAX or size_bytes >= PAGE_BYTES_MAX:
             return found, last
         last = job_id
-        view = job_view(reader, job_id, limits, with_steps=False)
-        assert view is not None, job_id
-        if not definition_name or view.job.definition_name == definition_name:
-            found.append(view)
+        job = _require(reader, keys.job(job_id), rows.Job)
+        if definition_name and job.definition_name != definition_name:
+            continue
+        view = _job_view(reader, job_id, job, limits, with_steps=False, with_output=False)
+        found.append(view)
+        size_bytes += len(job.input.data)
+        if _may_remain(view.progress):
+            body = _require(reader, keys.definition_body(job.definition_hash), rows.DefinitionBody)
+            size_bytes += _STEP_READ_BYTES * len(body.steps)
     return found, ""
 
 
