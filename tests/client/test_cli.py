@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -78,7 +79,7 @@ def test_help_is_fast() -> None:
         ["job", "list", "--limit", "0"],
         ["--server", "http://x", "job", "get", "0-1"],
         ["job", "run", "trip", "-i", '{"a": }'],
-        ["job", "run", "trip", "-i", "a=1", "-i", '{"b": 1}'],
+        ["job", "run", "trip", "-i", "a=1", "-i", "a=2"],
         ["job", "run", "trip", "-i", "@/no/such/file"],
         ["job", "run", "trip", "--label", "x"],
         ["job", "run", "trip", "--wait-max", "30"],
@@ -171,3 +172,26 @@ def test_version() -> None:
     assert ran.code == 0
     assert ran.stdout.startswith("stepward ")
     assert "grpcio" in ran.stdout
+
+
+def test_without_utf8_in_the_locale(server: ScriptedServer) -> None:
+    """What was typed cannot be read then, which is said; what is printed into a pipe is UTF-8 all the same."""
+    server.on("ListJobs", job_service_pb2.ListJobsResponse(jobs=[job(labels={"who": "Zoë"})]))
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [
+        sys.executable,
+        "-c",
+        "from stepward.client.cli import main; main()",
+        "--server",
+        f"127.0.0.1:{server.port}",
+        "job",
+    ]
+
+    submitted = subprocess.run(
+        [*command, "submit", "trip", "-i", "who=Zoë"], env=environment, capture_output=True, check=False
+    )
+    listed = subprocess.run([*command, "list", "-o", "json"], env=environment, capture_output=True, check=False)
+
+    assert submitted.returncode == 2
+    assert b"is not text in the locale of this terminal" in submitted.stderr
+    assert "Zoë" in listed.stdout.decode()

@@ -31,6 +31,9 @@ NO_JOB = Refused(grpc.StatusCode.NOT_FOUND, "JOB_NOT_FOUND", "there is no job x"
         (["-i", "[1]"], None, b"[1]"),
         (["-i", "who=ann", "-i", "n=3", "-i", "t=a=b", "-i", "e="], None, b'{"who":"ann","n":3,"t":"a=b","e":""}'),
         (["-i", "@-"], '{"b": 2}\n', b'{"b": 2}'),
+        # Beside a document, key=value goes before its members; what it leaves alone keeps its digits.
+        (["-i", "@-", "-i", "b=none", "-i", "n=3"], '{"a": 1.10, "b": 2}', b'{"a":1.10,"b":"none","n":3}'),
+        (["-i", "b=3", "-i", '{"b": 2}'], None, b'{"b":3}'),
         (["-i", "@FILE"], None, b'{"c": 3}'),
     ],
 )
@@ -48,6 +51,24 @@ def test_inputs(
     sent = server.requests("SubmitJob")[0].job
     assert sent.HasField("input") == (data is not None)
     assert sent.input.data == (data or b"")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["-i", "a=1", "-i", "a=2"], "'a' is given twice"),
+        (["-i", "{}", "-i", "[1]"], "'[1]' is not key=value; give one JSON document at most"),
+        (["-i", "[1]", "-i", "a=2"], "key=value beside a document needs one that is a JSON object"),
+        # What Python makes of UTF-8 in a locale that knows only ASCII.
+        (["-i", "who=Zo\udcc3\udcab"], r"'who=Zo\udcc3\udcab' is not text in the locale of this terminal"),
+        (["--label", "who=\udcc3"], r"'who=\udcc3' is not text in the locale of this terminal"),
+    ],
+)
+def test_inputs_that_make_no_sense(arguments: list[str], complaint: str) -> None:
+    ran = run("job", "submit", "trip", *arguments)
+
+    assert ran.code == 2
+    assert complaint in ran.stderr
 
 
 def test_submit_sends_everything(server: ScriptedServer, at: list[str]) -> None:

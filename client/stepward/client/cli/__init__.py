@@ -7,6 +7,9 @@ it: `stepward --help` loads neither gRPC nor rich.
 
 from __future__ import annotations
 
+import io
+import sys
+
 import click
 
 from stepward.client.cli import agent, cluster, definition, demo, dev, job, version
@@ -33,7 +36,18 @@ def main(
 
     The environment may name the server (STEPWARD_SERVER) and the namespace (STEPWARD_NAMESPACE).
     """
+    _speak_utf8()
     ctx.obj = choose(Session.from_environment(), servers=servers, namespace=namespace, timeout_s=timeout, output=output)
+
+
+def _speak_utf8() -> None:
+    """In a locale without UTF-8, write it to pipes and files all the same. A terminal shows what it can."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower().replace("-", "") != "utf8":
+            if stream.isatty():
+                stream.reconfigure(errors="replace")
+            else:
+                stream.reconfigure(encoding="utf-8")
 
 
 for command in (dev.dev, demo.demo, job.job, definition.definition, agent.agent, cluster.cluster, version.version):

@@ -4,33 +4,74 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from stepward.client.durations import parse_duration
 
-INPUT_HELP = "The job's input: JSON, @FILE (@- for stdin), or key=value, which may be repeated."
+if TYPE_CHECKING:
+    from stepward.client.payloads import Payload
+
+INPUT_HELP = "The job's input: JSON, @FILE (@- for stdin), and key=value, which may be repeated and goes before both."
 
 
 def read_input(parts: Sequence[str]) -> Any:
     """The input that the -i options stand for; None when there are none.
 
-    JSON is passed on byte for byte. In key=value a value that is JSON is taken as that, anything else as a text.
+    JSON is passed on byte for byte. In key=value a value that is JSON is taken as that, anything else as a text. Beside
+    a document that is an object, key=value replaces or adds one of its members.
     """
     if not parts:
         return None
-    if len(parts) == 1 and not _is_pair(parts[0]):
-        return _document(parts[0])
-    wrong = [part for part in parts if not _is_pair(part)]
-    if wrong:
+    for part in parts:
+        _check_text(part, "-i")
+    documents = [part for part in parts if not _is_pair(part)]
+    if len(documents) > 1:
         raise click.BadParameter(
-            f"{wrong[0]!r} is not key=value; give one JSON document, or key=value as often as you like",
+            f"{documents[1]!r} is not key=value; give one JSON document at most, and key=value as often as you like",
             param_hint="-i",
         )
-    return {key: _value(text) for key, _, text in (part.partition("=") for part in parts)}
+    members = _members(part for part in parts if _is_pair(part))
+    if not documents:
+        return members
+    document = _document(documents[0])
+    return _overridden(document, members) if members else document
+
+
+def _members(pairs: Iterable[str]) -> dict[str, Any]:
+    members: dict[str, Any] = {}
+    for key, _, text in (pair.partition("=") for pair in pairs):
+        if key in members:
+            raise click.BadParameter(f"{key!r} is given twice", param_hint="-i")
+        members[key] = _value(text)
+    return members
+
+
+def _overridden(document: Payload, members: dict[str, Any]) -> Any:
+    """The document with some members replaced or added; the others stay byte for byte."""
+    import msgspec
+
+    try:
+        whole = msgspec.json.decode(document.data, type=dict[str, msgspec.Raw])
+    except msgspec.DecodeError:
+        raise click.BadParameter(
+            "key=value beside a document needs one that is a JSON object", param_hint="-i"
+        ) from None
+    return {**whole, **members}
+
+
+def _check_text(part: str, hint: str) -> None:
+    """Refuse what the locale could not read as text: Python keeps such bytes as halves of characters."""
+    try:
+        part.encode()
+    except UnicodeEncodeError:
+        raise click.BadParameter(
+            f"{part!a} is not text in the locale of this terminal; set one such as LC_ALL=C.UTF-8, or give @FILE",
+            param_hint=hint,
+        ) from None
 
 
 def _is_pair(part: str) -> bool:
@@ -44,7 +85,7 @@ def _value(text: str) -> Any:
         return text
 
 
-def _document(part: str) -> Any:
+def _document(part: str) -> Payload:
     # Only here, since `--help` must not wait for it.
     from stepward.client.payloads import Payload
 
@@ -74,6 +115,7 @@ def read_labels(parts: Sequence[str]) -> dict[str, str]:
     """The labels that --label options stand for."""
     labels = {}
     for part in parts:
+        _check_text(part, "--label")
         key, equals, value = part.partition("=")
         if not equals or not key:
             raise click.BadParameter(f"{part!r} is not key=value", param_hint="--label")
