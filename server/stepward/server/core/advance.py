@@ -54,28 +54,22 @@ def _input_failure(batch: Batch, job_id: str, ordinal: int) -> Failure | None:
 
 def make_ready(batch: Batch, job_id: str, ordinal: int, step: Step, phase: Phase) -> Step:
     """Put a step, or its undo, where agents are given work from."""
-    spec = batch.spec(job_id, ordinal)
-    queue_ms = spec.queue_ms
-    action, queue = spec.action, spec.queue
-    if phase.undo:
-        assert spec.undo is not None
-        action, queue, queue_ms = spec.undo.action, spec.undo.queue, spec.undo.queue_ms
     order = batch.moment.sequence
-    lane = keys.lane(batch.job(job_id).namespace, queue, action)
-    batch.draft.put(keys.ready(lane, order, job_id, ordinal), rows.Ready(phase.undo))
+    batch.draft.put(keys.ready(_lane(batch, job_id, ordinal, phase), order, job_id, ordinal), rows.Ready(phase.undo))
     batch.event(job_id, phase.became_ready, ordinal=ordinal)
-    return batch.move(job_id, ordinal, step, phase.ready, batch.log_in(queue_ms), ready_order=order)
+    timer = batch.log_in(batch.policy(job_id, ordinal, phase).queue_ms)
+    return batch.move(job_id, ordinal, step, phase.ready, timer, ready_order=order)
 
 
 def unready(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
     """Take a ready step back out of its lane."""
-    spec = batch.spec(job_id, ordinal)
-    action, queue = spec.action, spec.queue
-    if states.phase(step.state).undo:
-        assert spec.undo is not None
-        action, queue = spec.undo.action, spec.undo.queue
-    lane = keys.lane(batch.job(job_id).namespace, queue, action)
+    lane = _lane(batch, job_id, ordinal, states.phase(step.state))
     batch.draft.delete(keys.ready(lane, step.ready_order, job_id, ordinal))
+
+
+def _lane(batch: Batch, job_id: str, ordinal: int, phase: Phase) -> bytes:
+    policy = batch.policy(job_id, ordinal, phase)
+    return keys.lane(batch.job(job_id).namespace, policy.queue, policy.action)
 
 
 def step_succeeded(batch: Batch, job_id: str, ordinal: int) -> None:

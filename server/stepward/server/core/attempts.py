@@ -14,7 +14,7 @@ from stepward.server.core.rows import CancelReason, Clock, Effect, EventType, Fa
 
 if TYPE_CHECKING:
     from stepward.server.core.batch import Batch
-    from stepward.server.core.rows import RetrySpec, Step, StepSpec, UndoSpec
+    from stepward.server.core.rows import RetrySpec, Step
     from stepward.server.core.states import Phase
 
 
@@ -28,15 +28,6 @@ class End(Enum):
     UNKNOWN = auto()
 
 
-def policy(batch: Batch, job_id: str, ordinal: int, phase: Phase) -> StepSpec | UndoSpec:
-    """Where the timeouts and retries of a direction are written."""
-    spec = batch.spec(job_id, ordinal)
-    if not phase.undo:
-        return spec
-    assert spec.undo is not None
-    return spec.undo
-
-
 def end(
     batch: Batch, job_id: str, ordinal: int, how: End, failure: Failure, *, retry_after_ms: int | None = None
 ) -> None:
@@ -47,7 +38,7 @@ def end(
     phase = states.phase(step.state)
     step = _close(batch, job_id, ordinal, step, how, failure)
     if not phase.undo and not advance.goes_forward(batch.progress(job_id)):
-        _end_while_settling(batch, job_id, ordinal, step, failure)
+        _unsettle(batch, job_id, ordinal, step)
         return
     if _may_retry(batch, job_id, ordinal, step, how, failure):
         _wait_for_retry(batch, job_id, ordinal, step, retry_after_ms)
@@ -122,25 +113,24 @@ def _linger(batch: Batch, step: Step, attempt: Lingering) -> tuple[Lingering, ..
 
 def _may_retry(batch: Batch, job_id: str, ordinal: int, step: Step, how: End, failure: Failure) -> bool:
     phase = states.phase(step.state)
-    spec = batch.spec(job_id, ordinal)
-    retry = policy(batch, job_id, ordinal, phase).retry
+    retry = batch.policy(job_id, ordinal, phase).retry
     if not failure.retryable or failure.kind in retry.non_retryable_kinds:
         return False
     if step.attempts >= retry.attempts_max or step.lease_losses >= batch.limits.lease_losses_max:
         return False
     if len(step.lingering) >= batch.limits.lingering_max:
         return False
-    # An attempt that may have happened is repeated only where repeating does no harm. An undo always may be.
-    return how is End.FAILED or phase.undo or _repeatable(spec)
+    return how is End.FAILED or _repeating_is_harmless(batch, job_id, ordinal, phase)
 
 
-def _repeatable(spec: StepSpec) -> bool:
-    return spec.effect is Effect.IDEMPOTENT
+def _repeating_is_harmless(batch: Batch, job_id: str, ordinal: int, phase: Phase) -> bool:
+    """Whether an attempt that may have happened may be followed by another. An undo always may: it has a key, too."""
+    return phase.undo or batch.spec(job_id, ordinal).effect is Effect.IDEMPOTENT
 
 
 def _wait_for_retry(batch: Batch, job_id: str, ordinal: int, step: Step, retry_after_ms: int | None) -> None:
     phase = states.phase(step.state)
-    retry: RetrySpec = policy(batch, job_id, ordinal, phase).retry
+    retry: RetrySpec = batch.policy(job_id, ordinal, phase).retry
     # A lost offer used no attempt, yet it waits like the first one.
     wait_ms = policies.retry_delay_ms(max(1, step.attempts), retry, batch.rng)
     if retry_after_ms is not None:
@@ -151,7 +141,7 @@ def _wait_for_retry(batch: Batch, job_id: str, ordinal: int, step: Step, retry_a
 
 def _give_up(batch: Batch, job_id: str, ordinal: int, step: Step, how: End, failure: Failure) -> None:
     """No further attempt: undo the job, or ask a person."""
-    spec = batch.spec(job_id, ordinal)
+    spec, phase = batch.spec(job_id, ordinal), states.phase(step.state)
     poison = how is End.LOST and step.lease_losses >= batch.limits.lease_losses_max
     if poison:
         losses = step.lease_losses
@@ -161,11 +151,12 @@ def _give_up(batch: Batch, job_id: str, ordinal: int, step: Step, how: End, fail
             spec.id,
             retryable=False,
         )
-    if states.phase(step.state).undo:
+    harmless = _repeating_is_harmless(batch, job_id, ordinal, phase)
+    if phase.undo:
         compensation.undo_failed(batch, job_id, ordinal, step, failure)
     elif poison:
         compensation.escalate(batch, job_id, ordinal, step, failure)
-    elif how in (End.LOST, End.UNKNOWN) or (how is not End.FAILED and not _repeatable(spec) and failure.retryable):
+    elif how in (End.LOST, End.UNKNOWN) or (how is not End.FAILED and not harmless and failure.retryable):
         unknown = batch.move(job_id, ordinal, step, StepState.OUTCOME_UNKNOWN, NO_TIMER, failure=failure)
         batch.event(job_id, EventType.StepOutcomeUnknown, ordinal=ordinal, detail=failure.kind)
         if spec.on_unknown is OnUnknown.COMPENSATE:
@@ -178,11 +169,11 @@ def _give_up(batch: Batch, job_id: str, ordinal: int, step: Step, how: End, fail
         compensation.step_failed(batch, job_id, ordinal, failed)
 
 
-def _end_while_settling(batch: Batch, job_id: str, ordinal: int, step: Step, failure: Failure) -> None:
+def _unsettle(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
     """The job is being undone already: the attempt's end only decides whether this step is undone, too."""
     state = StepState.OUTCOME_UNKNOWN if step.maybe_done else StepState.CANCELLED
     # The timer marks the step as not yet settled; `settle` takes it away or sets it to the fence.
-    batch.move(job_id, ordinal, step, state, batch.led_in(0), failure=failure)
+    batch.move(job_id, ordinal, step, state, batch.led_in(0))
     compensation.settle(batch, job_id, ordinal)
 
 
@@ -196,9 +187,7 @@ def never_started(batch: Batch, job_id: str, ordinal: int, *, cancelled: bool) -
     step = batch.keep(job_id, ordinal, step, attempts=used)
     batch.event(job_id, phase.handed_back, ordinal=ordinal, token=step.token, session_id=step.session_id)
     if not phase.undo and not advance.goes_forward(batch.progress(job_id)):
-        state = StepState.OUTCOME_UNKNOWN if step.maybe_done else StepState.CANCELLED
-        batch.move(job_id, ordinal, step, state, batch.led_in(0))
-        compensation.settle(batch, job_id, ordinal)
+        _unsettle(batch, job_id, ordinal, step)
         return
     session = batch.draft.read(keys.session(step.session_id), rows.Session)
     if cancelled or session is None or session.draining:
@@ -221,9 +210,9 @@ def stopped(batch: Batch, job_id: str, ordinal: int, *, draining: bool) -> None:
     draining = draining and session is not None and session.draining
     kind = "INTERRUPTED" if draining else "STOPPED"
     failure = Failure(kind, "the agent stopped the attempt before its end", batch.spec(job_id, ordinal).id)
-    repeatable = phase.undo or batch.spec(job_id, ordinal).effect is Effect.IDEMPOTENT
+    harmless = _repeating_is_harmless(batch, job_id, ordinal, phase)
     goes_on = phase.undo or advance.goes_forward(batch.progress(job_id))
-    if not (draining and repeatable and goes_on):
+    if not (draining and harmless and goes_on):
         end(batch, job_id, ordinal, End.UNKNOWN, failure)
         return
     batch.draft.delete(keys.assignment(step.session_id, step.token, job_id, ordinal))
@@ -238,8 +227,9 @@ def stopped(batch: Batch, job_id: str, ordinal: int, *, draining: bool) -> None:
 def try_again(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
     """The wait of a step is over: make it ready, once no earlier attempt can still act where that would do harm."""
     phase = states.phase(step.state)
-    harmless = not phase.undo and batch.spec(job_id, ordinal).effect is Effect.IDEMPOTENT
-    if harmless or leases.is_clear(step, led_ms=batch.moment.led_ms):
+    # An undo may be repeated, but not beside an attempt that still acts: what it undoes could come back.
+    at_once = not phase.undo and _repeating_is_harmless(batch, job_id, ordinal, phase)
+    if at_once or leases.is_clear(step, led_ms=batch.moment.led_ms):
         advance.make_ready(batch, job_id, ordinal, step, phase)
         return
     batch.move(job_id, ordinal, step, step.state, clear_at(batch, step))

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from stepward.server.core.decide import Moment
     from stepward.server.core.draft import Draft
     from stepward.server.core.limits import Limits
-    from stepward.server.core.rows import DefinitionBody, Progress, Step, StepSpec, StepState
+    from stepward.server.core.rows import DefinitionBody, Progress, Step, StepSpec, StepState, UndoSpec
+    from stepward.server.core.states import Phase
 
 
 class TimerAt(NamedTuple):
@@ -64,6 +65,14 @@ class Batch:
     def spec(self, job_id: str, ordinal: int) -> StepSpec:
         """A step as the definition has it."""
         return self.body(job_id).steps[ordinal]
+
+    def policy(self, job_id: str, ordinal: int, phase: Phase) -> StepSpec | UndoSpec:
+        """Where action, queue, timeouts and retries of a direction are written."""
+        spec = self.spec(job_id, ordinal)
+        if not phase.undo:
+            return spec
+        assert spec.undo is not None
+        return spec.undo
 
     def step(self, job_id: str, ordinal: int) -> Step | None:
         """A step that has become ready at least once."""

@@ -219,7 +219,7 @@ def started(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
     if step.state is not phase.offered:
         return
     number = step.attempts + 1
-    close_ms = attempts.policy(batch, job_id, ordinal, phase).start_to_close_ms
+    close_ms = batch.policy(job_id, ordinal, phase).start_to_close_ms
     batch.move(job_id, ordinal, step, phase.running, batch.log_in(close_ms), attempts=number)
     batch.event(
         job_id,

@@ -103,7 +103,7 @@ def _judge_step(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
         case StepState.OFFERED | StepState.UNDO_OFFERED:
             _offer_unanswered(batch, job_id, ordinal, step)
         case StepState.RUNNING | StepState.UNDO_RUNNING:
-            close_ms = attempts.policy(batch, job_id, ordinal, states.phase(step.state)).start_to_close_ms
+            close_ms = batch.policy(job_id, ordinal, states.phase(step.state)).start_to_close_ms
             text = f"no outcome within {close_ms} ms of its start"
             failure = Failure("START_TO_CLOSE_TIMEOUT", text, batch.spec(job_id, ordinal).id)
             attempts.end(batch, job_id, ordinal, End.TIMED_OUT, failure)
@@ -116,12 +116,10 @@ def _judge_step(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
 def _queue_timed_out(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
     """Nobody took a ready step in time. That is not an attempt, and is never retried."""
     phase = states.phase(step.state)
-    spec = batch.spec(job_id, ordinal)
+    policy = batch.policy(job_id, ordinal, phase)
     advance.unready(batch, job_id, ordinal, step)
-    queue, action = (spec.undo.queue, spec.undo.action) if phase.undo and spec.undo else (spec.queue, spec.action)
-    queue_ms = attempts.policy(batch, job_id, ordinal, phase).queue_ms
-    text = f"no agent on queue {queue!r} took action {action!r} within {queue_ms} ms"
-    failure = Failure("QUEUE_TIMEOUT", text, spec.id, retryable=False)
+    text = f"no agent on queue {policy.queue!r} took action {policy.action!r} within {policy.queue_ms} ms"
+    failure = Failure("QUEUE_TIMEOUT", text, batch.spec(job_id, ordinal).id, retryable=False)
     if phase.undo:
         compensation.undo_failed(batch, job_id, ordinal, step, failure)
         return
