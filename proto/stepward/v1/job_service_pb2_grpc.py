@@ -126,7 +126,7 @@ class JobServiceServicer(object):
 
     def WatchJob(self, request, context):
         """Called by anyone who follows one job. Sends the job as it is, then each change, until it has ended. May be
-        repeated from the last revision seen. Fails with JOB_NOT_FOUND.
+        repeated from the last revision seen. Fails with JOB_NOT_FOUND; OVERLOADED when too many follow.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

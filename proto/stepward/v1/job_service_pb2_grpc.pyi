@@ -50,7 +50,7 @@ class JobServiceStub:
     """Called by anyone. Reads a page of jobs, the newest first. May be repeated. Fails with PAGE_TOKEN_INVALID."""
     WatchJob: _grpc.UnaryStreamMultiCallable[_job_service_pb2.WatchJobRequest, _job_service_pb2.WatchJobResponse]
     """Called by anyone who follows one job. Sends the job as it is, then each change, until it has ended. May be
-    repeated from the last revision seen. Fails with JOB_NOT_FOUND.
+    repeated from the last revision seen. Fails with JOB_NOT_FOUND; OVERLOADED when too many follow.
     """
     WatchJobs: _grpc.UnaryStreamMultiCallable[_job_service_pb2.WatchJobsRequest, _job_service_pb2.WatchJobsResponse]
     """Called by those who submit many jobs. Streams the ends of all jobs of one caller. May be repeated from the last
@@ -85,7 +85,7 @@ class JobServiceAsyncStub(JobServiceStub):
     """Called by anyone. Reads a page of jobs, the newest first. May be repeated. Fails with PAGE_TOKEN_INVALID."""
     WatchJob: _aio.UnaryStreamMultiCallable[_job_service_pb2.WatchJobRequest, _job_service_pb2.WatchJobResponse]  # type: ignore[assignment]
     """Called by anyone who follows one job. Sends the job as it is, then each change, until it has ended. May be
-    repeated from the last revision seen. Fails with JOB_NOT_FOUND.
+    repeated from the last revision seen. Fails with JOB_NOT_FOUND; OVERLOADED when too many follow.
     """
     WatchJobs: _aio.UnaryStreamMultiCallable[_job_service_pb2.WatchJobsRequest, _job_service_pb2.WatchJobsResponse]  # type: ignore[assignment]
     """Called by those who submit many jobs. Streams the ends of all jobs of one caller. May be repeated from the last
@@ -153,7 +153,7 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_job_service_pb2.WatchJobResponse], _abc.AsyncIterator[_job_service_pb2.WatchJobResponse]]:
         """Called by anyone who follows one job. Sends the job as it is, then each change, until it has ended. May be
-        repeated from the last revision seen. Fails with JOB_NOT_FOUND.
+        repeated from the last revision seen. Fails with JOB_NOT_FOUND; OVERLOADED when too many follow.
         """
 
     @_abc_1.abstractmethod

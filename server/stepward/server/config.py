@@ -72,6 +72,8 @@ class NodeConfig(Struct, frozen=True, kw_only=True):
     heartbeats_waiting_max: int = 8
     # Calls that may wait for the end of a job at once.
     waiters_max: int = 100_000
+    # Callers that may follow jobs at once. Each costs a read of its job for every change.
+    watchers_max: int = 10_000
     # Calls of one connection at the same time: many waiting RunJob calls share one.
     concurrent_streams_max: int = 10_000
     # Size of a call's metadata, so that headers cannot fill the memory.
@@ -114,6 +116,7 @@ _NODE_BOUNDS = (
     Bound("streams_max", 1, 1_000_000),
     Bound("heartbeats_waiting_max", 1, 1_000),
     Bound("waiters_max", 1, 10_000_000),
+    Bound("watchers_max", 1, 1_000_000),
     Bound("concurrent_streams_max", 1, 1_000_000),
     Bound("metadata_bytes_max", 1_024, 1 << 20),
     Bound("handshake_timeout_ms", 100, 120_000),

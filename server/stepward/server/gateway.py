@@ -83,6 +83,7 @@ class Gateway:
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
         self._waiters_count = 0
         self._watchers: dict[str, list[Watcher]] = {}
+        self._watchers_count = 0
         self._draining = False
         self._free_bytes = free_bytes
         self._free_bytes_asked_ms = -_FREE_BYTES_AGE_MS
@@ -237,15 +238,30 @@ class Gateway:
                 del self._waiters[job_id]
 
     def register_watcher(self, job_id: str) -> Watcher:
-        """Somebody to wake whenever the job changes. Give him back with `forget_watcher`."""
+        """Somebody to wake whenever the job changes. Give him back with `forget_watcher`.
+
+        Raises:
+            Refused: OVERLOADED, when too many watch.
+        """
+        if self._watchers_count >= self._config.watchers_max:
+            self._counters.shed += 1
+            raise Refused(
+                Rejection(
+                    Reason.OVERLOADED,
+                    f"{self._watchers_count} callers follow a job, which is the most; ask for the job now and then",
+                    retry_after_ms=self._config.overload_retry_after_ms,
+                )
+            )
         watcher = Watcher()
         self._watchers.setdefault(job_id, []).append(watcher)
+        self._watchers_count += 1
         return watcher
 
     def forget_watcher(self, job_id: str, watcher: Watcher) -> None:
         """Wake him no more."""
         watching = self._watchers[job_id]
         watching.remove(watcher)
+        self._watchers_count -= 1
         if not watching:
             del self._watchers[job_id]
 
