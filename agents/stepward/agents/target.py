@@ -14,6 +14,20 @@ from stepward.agents.errors import TargetError
 
 ATTRIBUTE_DEFAULT: Final = "agent"
 
+# What an import raises because of what is written, and will raise again. Anything else, such as a connection that is
+# refused, may pass, and the worker is started again.
+WRONG_CODE: Final = (
+    ImportError,
+    SyntaxError,
+    NameError,
+    AttributeError,
+    TypeError,
+    ValueError,
+    LookupError,
+    ArithmeticError,
+    AssertionError,
+)
+
 
 def load(target: str) -> Agent:
     """Import the module and give the agent in it; without ATTR, the one named `agent`.
@@ -46,7 +60,7 @@ def _import(module_name: str) -> object:
             raise _broken(module_name, error) from None
         places = ", ".join(place or str(Path.cwd()) for place in sys.path)
         raise TargetError(f"there is no module {error.name!r}; looked in {places}") from None
-    except Exception as error:  # noqa: BLE001 - the user's module may raise anything, and is shown with it
+    except WRONG_CODE as error:
         raise _broken(module_name, error) from None
 
 
