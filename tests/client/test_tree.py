@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stepward.client.payloads import Payload
-from stepward.client.tree import JOB_STYLES, MARKS, describe, plain, render_tree, rich_text, seconds
+from stepward.client.tree import JOB_STYLES, MARKS, by_time, describe, plain, render_tree, rich_text, seconds
 from stepward.client.values import Agent, Failure, Job, JobState, Step, StepState
 
 NOW = datetime(2026, 11, 30, 12, 0, 0, tzinfo=UTC)
@@ -52,6 +52,20 @@ def test_a_whole_tree() -> None:
         "├─ ▶ hotel-room  attempt 2/5, 0.4 s\n"
         "└─ ○ car         waits for: hotel-room"
     )
+
+
+def test_changes_are_told_in_the_order_of_their_batches() -> None:
+    """An undo runs against the arrows, so the order of the definition would tell it backwards."""
+    steps = (
+        # Its undo begins in the batch in which that of the hotel ends, or is already over within the same moment.
+        step(StepState.UNDO_OFFERED, "flight", updated_at=after(-1), token=9),
+        step(StepState.COMPENSATED, "taxi", updated_at=after(-1), token=8),
+        step(StepState.COMPENSATED, "hotel", updated_at=after(-1), token=7),
+        step(StepState.FAILED, "car", updated_at=after(-2), token=5),
+        step(StepState.PENDING, "receipt"),
+    )
+
+    assert [one.step_id for one in by_time(steps)] == ["receipt", "car", "hotel", "taxi", "flight"]
 
 
 def test_a_job_without_steps() -> None:

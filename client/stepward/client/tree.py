@@ -7,9 +7,9 @@ lines into what a pipe or a terminal shows.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from stepward.client.values import Agent, Job, JobState, Step, StepState
@@ -59,7 +59,11 @@ AT_REST = frozenset(
     {StepState.PENDING, StepState.SUCCEEDED, StepState.SKIPPED, StepState.CANCELLED, StepState.COMPENSATED}
 )
 HELD = frozenset({StepState.OFFERED, StepState.RUNNING, StepState.UNDO_OFFERED, StepState.UNDO_RUNNING})
+# Where other steps begin because of it.
+CAUSES = AT_REST | {StepState.FAILED}
 SATISFIED = frozenset({StepState.SUCCEEDED, StepState.SKIPPED})
+
+_NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +135,14 @@ def describe(step: Step, job: Job, now: datetime, agents: Mapping[str, Agent] | 
         case _:
             # The failure of an attempt before says nothing about this one.
             return f"{_words(step.state)}{_due(step, now)}"
+
+
+def by_time(steps: Iterable[Step]) -> list[Step]:
+    """The steps in the order in which they last changed, for those who see several changes at once.
+
+    Of one batch, what has come to rest goes first: it is why the others began. Then the older token.
+    """
+    return sorted(steps, key=lambda step: (step.updated_at or _NEVER, step.state not in CAUSES, step.token))
 
 
 def plain(lines: Sequence[Line]) -> str:

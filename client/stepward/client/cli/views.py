@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 import click
 
 from stepward.client.cli.session import Output, Session, has_colour
-from stepward.client.tree import HELD, describe, plain, render_tree, rich_text, seconds
+from stepward.client.tree import HELD, by_time, describe, plain, render_tree, rich_text, seconds
 from stepward.client.values import JobState
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class LineView:
         headline = f"job {change.job.job_id}  {definition}  {change.job.state}"
         if before is None:
             self._line(headline)
-        for step in change.job.steps:
+        for step in by_time(change.job.steps):
             self._change_step(step, change.job, first=before is None)
         if before is not None and before.state != change.job.state:
             self._line(headline)

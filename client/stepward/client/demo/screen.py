@@ -14,7 +14,7 @@ from rich.table import Table
 
 from stepward.client.demo.trips import Journey
 from stepward.client.demo.verdict import Finding
-from stepward.client.tree import describe, plain, render_tree, rich_text
+from stepward.client.tree import by_time, describe, plain, render_tree, rich_text
 from stepward.client.values import Agent, HistoryEvent, Job
 
 # What a table takes beside its cells: a space after each column, and rich's frame, which is blank here.
@@ -102,7 +102,7 @@ class LiveTree:
         if self._live:
             self._live.update(rich_text(render_tree(job, now, agents)), refresh=True)
             return
-        for step in job.steps:
+        for step in by_time(job.steps):
             words = describe(step, job, now, agents)
             waits = words.startswith("agent lost")
             state = (step.state, step.attempts, int(now.timestamp()) if waits else 0)
