@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -17,6 +18,8 @@ import msgspec
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # ships no types
 
+from stepward.server.logbook.identity import create_cluster
+from stepward.server.store.lmdb_store import LmdbStore
 from stepward.v1 import cluster_service_pb2, common_pb2, definition_pb2, job_service_pb2
 from tests.server import nodes
 from tests.server.nodes import CALL_S_MAX, submission
@@ -174,10 +177,54 @@ async def test_dev_refuses_a_directory_of_something_else(tmp_path: Path) -> None
     """Files that are not ours stay alone in it."""
     (tmp_path / "letter.txt").write_text("dear")
 
-    code, _, _ = await last_words("dev", "--data", str(tmp_path), "--port", "0")
+    code, _, line = await last_words("dev", "--data", str(tmp_path), "--port", "0")
 
     assert code == 1
     assert names(tmp_path) == ["letter.txt"]
+    assert str(tmp_path) in json.loads(line)["reason"]
+    assert "'letter.txt'" in json.loads(line)["reason"]
+
+
+@pytest.mark.parametrize("left", ["nothing", "files", "store", "cluster", "cluster and letter"])
+async def test_dev_starts_wherever_a_node_may_live(tmp_path: Path, left: str) -> None:
+    """On a fresh volume, after a crash while it made its cluster, and beside what a person put there later."""
+    (tmp_path / "lost+found").mkdir()
+    if left == "files":
+        (tmp_path / "node.lock").touch()
+    if left == "store":
+        LmdbStore(tmp_path, create=True).close()
+    if left.startswith("cluster"):
+        create_cluster(tmp_path, "n1")
+    if left.endswith("letter"):
+        (tmp_path / "letter.txt").write_text("dear")
+
+    async with ready("dev", "--data", str(tmp_path), "--port", "0") as node:
+        assert await node.end() == 0
+
+
+async def test_data_that_is_taken_away(tmp_path: Path) -> None:
+    """The last line names the directory and what to do."""
+    data = tmp_path / "d"
+    async with ready("dev", "--data", str(data), "--port", "0") as node:
+        shutil.rmtree(data)
+        async with asyncio.timeout(S):
+            _, err = await node.process.communicate()
+
+    line = json.loads(err.decode().strip().splitlines()[-1])
+    assert node.process.returncode == line["code"] == 70
+    assert f"{data} cannot be reached" in line["reason"]
+    assert "start again" in line["reason"]
+
+
+@pytest.mark.parametrize("command", ["dev", "run"])
+async def test_data_that_is_a_file(tmp_path: Path, command: str) -> None:
+    """An ordinary mistake is told in one sentence."""
+    (tmp_path / "d").touch()
+
+    code, _, line = await last_words(command, "--data", str(tmp_path / "d"), "--port", "0")
+
+    assert code == 1
+    assert str(tmp_path / "d") in json.loads(line)["reason"]
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,19 @@
 """What only a store on disk can do wrong: directories, locks, threads, full disks."""
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import lmdb
 import pytest
 
 from stepward.server.core import keys, rows
 from stepward.server.store import facts
-from stepward.server.store.errors import StoreAbsent, StoreCorrupt, StoreFailed, StoreInUse
+from stepward.server.store.errors import StoreAbsent, StoreCorrupt, StoreFailed, StoreFull, StoreInUse
 from stepward.server.store.lmdb_store import LmdbStore
 from stepward.server.store.memory import MemoryStore
 
@@ -105,6 +107,30 @@ def test_full_map_fails_the_write(tmp_path: Path) -> None:
     store = LmdbStore(tmp_path, create=True, map_bytes=1 << 20)
     with pytest.raises(StoreFailed):
         store.apply([(b"Oa", bytes(2 << 20))], [])
+    store.close()
+
+
+@pytest.mark.parametrize(("free_bytes", "starts"), [(1 << 20, True), ((1 << 20) - 1, False)])
+def test_full_disk_is_told_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_bytes: int, starts: bool
+) -> None:
+    """In words that name the directory, instead of a write that fails somewhere."""
+    LmdbStore(tmp_path, create=True).close()
+    disk = SimpleNamespace(f_bavail=free_bytes, f_frsize=1)
+    monkeypatch.setattr(os, "statvfs", lambda directory: disk)
+    if starts:
+        LmdbStore(tmp_path).close()
+        return
+    with pytest.raises(StoreFull, match=f"the disk of {tmp_path} is full: {free_bytes} bytes are free"):
+        LmdbStore(tmp_path)
+
+
+def test_directory_that_is_gone_fails(tmp_path: Path) -> None:
+    """Whatever is asked next would be written nowhere."""
+    store = LmdbStore(tmp_path / "d", create=True)
+    shutil.rmtree(tmp_path / "d")
+    with pytest.raises(StoreFailed, match=f"{tmp_path / 'd'} cannot be reached"):
+        store.free_bytes()
     store.close()
 
 

@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m stepward.server", description="Runs a stepward node.")
     commands = parser.add_subparsers(dest="command", required=True)
-    dev = commands.add_parser("dev", help="run a cluster of one node, which is made when the directory is empty")
+    dev = commands.add_parser("dev", help="run a cluster of one node, which is made when the directory has none")
     run = commands.add_parser("run", help="run a node of a cluster that exists")
     for command in (dev, run):
         command.add_argument("--data", type=Path, required=True, help="directory that holds what must not be lost")
@@ -77,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
 def _run(options: argparse.Namespace) -> int:
     from stepward.server import config, observe
     from stepward.server.core.limits import Limits
-    from stepward.server.logbook.identity import create_cluster
+    from stepward.server.logbook.identity import ensure_cluster
     from stepward.server.node import AddressTaken
     from stepward.server.store.errors import ServerError
 
@@ -86,20 +86,19 @@ def _run(options: argparse.Namespace) -> int:
     node = config.NodeConfig(data=options.data, host=options.host, port=options.port)
     try:
         config.check(cluster, node)
-        if options.command == "dev" and not _is_used(options.data):
-            create_cluster(options.data, "n1")
+        if options.command == "dev":
+            ensure_cluster(options.data, "n1")
         return _loop_runner()(_serve(cluster, node, options))
-    except (config.ConfigError, ServerError, AddressTaken, OSError) as error:
+    except (config.ConfigError, ServerError, AddressTaken) as error:
         return _failed(str(error), EXIT_CANNOT_START)
+    except OSError as error:
+        place = error.filename or "a pipe or file that the node was given"
+        return _failed(f"{place} cannot be used ({error.strerror}); mend that, then start again", EXIT_CANNOT_START)
 
 
 def _log_level(asked: str | None) -> str:
     level = asked or os.environ.get("STEPWARD_LOG_LEVEL", "info").lower()
     return level if level in LOG_LEVELS else "info"
-
-
-def _is_used(directory: Path) -> bool:
-    return directory.is_dir() and any(directory.iterdir())
 
 
 def _loop_runner() -> Callable[[Coroutine[None, None, int]], int]:

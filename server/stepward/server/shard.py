@@ -374,6 +374,9 @@ class FlushGuard:
             looks += 1
             if looks >= _GUARD_LOOKS:
                 # Logging could hang on the same disk; this one write is for the person who looks for the reason.
-                sys.stderr.write(f'{{"event":"flush_hangs","level":"critical","ms":{self._ms_max}}}\n')
+                reason = (
+                    f"the disk did not finish a flush within {self._ms_max} ms; see that it works, then start again"
+                )
+                sys.stderr.write(f'{{"event":"flush_hangs","level":"critical","reason":"{reason}"}}\n')
                 sys.stderr.flush()
                 os._exit(EXIT_FLUSH_HANGS)

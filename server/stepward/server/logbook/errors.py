@@ -4,6 +4,7 @@ ServerError                  see `store.errors`
 └── LogbookError
     ├── ClusterExists        there is a cluster in this directory already
     ├── ClusterAbsent        no cluster was ever made here
+    ├── DirectoryTaken       the directory holds something else
     ├── JournalCorrupt       the journal cannot have been written by us
     ├── BatchUnreadable      an entry is no batch that this software knows
     ├── Diverged             a batch does not continue the chain
@@ -20,6 +21,7 @@ from stepward.server.store.errors import ServerError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from stepward.server.core.rows import Head
     from stepward.server.logbook.batch import Batch
@@ -42,6 +44,15 @@ class ClusterAbsent(LogbookError):  # noqa: N818 - a state of the directory, nam
 
     def __init__(self) -> None:
         super().__init__("no cluster was ever made in this directory; make one there first")
+
+
+class DirectoryTaken(LogbookError):  # noqa: N818 - a state of the directory, named as such
+    """The directory holds something else; nobody's files are mixed with ours."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        super().__init__(f"{directory} holds files that are not a node's, such as {name!r}; choose an empty directory")
+        self.directory = directory
+        self.name = name
 
 
 class JournalCorrupt(LogbookError):  # noqa: N818 - a state of the data, named as such

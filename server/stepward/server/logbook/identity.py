@@ -6,6 +6,7 @@ disk was replaced, that it had ever voted or acknowledged anything.
 
 from __future__ import annotations
 
+import contextlib
 import time
 import uuid
 from typing import TYPE_CHECKING, Final
@@ -14,10 +15,10 @@ import msgspec
 from msgspec import Struct
 
 from stepward.server.logbook import batch, journal
-from stepward.server.logbook.errors import ClusterAbsent, ClusterExists
+from stepward.server.logbook.errors import ClusterAbsent, ClusterExists, DirectoryTaken
 from stepward.server.store import facts
 from stepward.server.store.errors import StoreCorrupt
-from stepward.server.store.lmdb_store import LmdbStore
+from stepward.server.store.lmdb_store import LmdbStore, strangers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,6 +51,22 @@ def create_cluster(directory: Path, node_id: str) -> Identity:
         return found_cluster(store, node_id, wall_ms=time.time_ns() // 1_000_000)
     finally:
         store.close()
+
+
+def ensure_cluster(directory: Path, node_id: str) -> None:
+    """Make a cluster of one node in `directory`, unless it knows one already.
+
+    What a crash left while one was made is gone on with: it holds no cluster, since that is one commit.
+
+    Raises:
+        DirectoryTaken: The directory holds something else, and no data of a node.
+        StoreInUse: A node is running on it.
+    """
+    others = strangers(directory)
+    if others:
+        raise DirectoryTaken(directory, others[0])
+    with contextlib.suppress(ClusterExists):
+        create_cluster(directory, node_id)
 
 
 def found_cluster(store: Store, node_id: str, *, wall_ms: int) -> Identity:

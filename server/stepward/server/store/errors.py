@@ -4,6 +4,7 @@ ServerError
 ├── StoreError
 │   ├── StoreAbsent      there is no data in this directory
 │   ├── StoreInUse       another process has this directory open
+│   ├── StoreFull        there is no room on the disk to begin
 │   ├── StoreFailed      the disk or the map did not take what was written
 │   └── StoreCorrupt     what is stored cannot have been written by us
 └── LogbookError         and what is below it: see `logbook.errors`
@@ -43,6 +44,18 @@ class StoreInUse(StoreError):  # noqa: N818 - a state of the directory, named as
         super().__init__(f"{directory} is in use by {holder}; end it first, or give this node a directory of its own")
         self.directory = directory
         self.pid = pid
+
+
+class StoreFull(StoreError):  # noqa: N818 - a state of the disk, named as such
+    """There is no room on the disk to begin. Nothing was touched."""
+
+    def __init__(self, directory: Path, free_bytes: int, free_bytes_min: int) -> None:
+        super().__init__(
+            f"the disk of {directory} is full: {free_bytes} bytes are free and at least {free_bytes_min} are needed to "
+            "start; free some space there, then start again"
+        )
+        self.directory = directory
+        self.free_bytes = free_bytes
 
 
 class StoreFailed(StoreError):  # noqa: N818 - what happened, named as such

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import lmdb
 
-from stepward.server.store.errors import StoreAbsent, StoreCorrupt, StoreFailed
+from stepward.server.store.errors import StoreAbsent, StoreCorrupt, StoreFailed, StoreFull
 from stepward.server.store.interface import successor
 from stepward.server.store.lock import DirectoryLock
 
@@ -27,6 +27,10 @@ MAP_BYTES_DEFAULT: Final = 64 << 30
 # Snapshots that may be open at once.
 _READERS_MAX: Final = 512
 _DATA_FILE: Final = "data.mdb"
+# What lies in a directory of ours, and what file systems put there.
+_OUR_FILES: Final = frozenset({_DATA_FILE, "lock.mdb", "node.lock", "lost+found"})
+# Less free disk than this is refused at once, in words: a start writes, and a write that fails says less.
+_FREE_BYTES_MIN: Final = 1 << 20
 
 
 class _Reading:
@@ -99,6 +103,7 @@ class LmdbStore(_Reading):
     Raises:
         StoreAbsent: There is no data, and none was to be made.
         StoreInUse: Another process has it open.
+        StoreFull: There is no room to begin.
     """
 
     def __init__(
@@ -109,6 +114,9 @@ class LmdbStore(_Reading):
             directory.mkdir(parents=True, exist_ok=True)
         elif not (directory / _DATA_FILE).exists():
             raise StoreAbsent(directory)
+        free_bytes = _disk_free_bytes(directory)
+        if free_bytes < _FREE_BYTES_MIN:
+            raise StoreFull(directory, free_bytes, _FREE_BYTES_MIN)
         self._directory = directory
         self._durable = durable
         self._thread = threading.get_ident()
@@ -116,7 +124,8 @@ class LmdbStore(_Reading):
         self._dirty = False
         self._lock = DirectoryLock(directory)
         self._environment = self._open(map_bytes)
-        rows, facts, self._entries = (self._environment.open_db(name) for name in (b"rows", b"facts", b"entries"))
+        with _taking(directory):
+            rows, facts, self._entries = (self._environment.open_db(name) for name in (b"rows", b"facts", b"entries"))
         super().__init__(self._writing, rows, facts)
         if create and durable:
             _flush_names([directory, *(folder.parent for folder in made)])
@@ -146,7 +155,7 @@ class LmdbStore(_Reading):
 
     def apply(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes]) -> None:
         """See `interface.Store`."""
-        with _taking():
+        with _taking(self._directory):
             transaction = self._writing()
             self._dirty = True
             with transaction.cursor(self._rows) as cursor:
@@ -156,20 +165,20 @@ class LmdbStore(_Reading):
 
     def put_fact(self, name: bytes, value: bytes) -> None:
         """See `interface.Store`."""
-        with _taking():
+        with _taking(self._directory):
             self._writing().put(name, value, db=self._facts)
             self._dirty = True
 
     def put_entry(self, index: int, value: bytes) -> None:
         """See `interface.Store`."""
-        with _taking():
+        with _taking(self._directory):
             placed = self._writing().put(index.to_bytes(8, "big"), value, db=self._entries, append=True)
             self._dirty = True
         assert placed, index
 
     def delete_entries(self, first: int, last: int) -> None:
         """See `interface.Store`."""
-        with _taking():
+        with _taking(self._directory):
             transaction = self._writing()
             self._dirty = True
             for index in range(first, last + 1):
@@ -185,7 +194,7 @@ class LmdbStore(_Reading):
         if not self._dirty:
             return
         transaction, self._write, self._dirty = self._writing(), None, False
-        with _taking():
+        with _taking(self._directory):
             transaction.commit()
 
     @contextmanager
@@ -195,11 +204,14 @@ class LmdbStore(_Reading):
             yield _Reading(lambda: transaction, self._rows, self._facts)
 
     def free_bytes(self) -> int:
-        """See `interface.Store`. Pages that LMDB can use again are not counted."""
+        """See `interface.Store`. Pages that LMDB can use again are not counted.
+
+        Raises:
+            StoreFailed: The directory is gone.
+        """
         info = self._environment.info()
         unmapped: int = info["map_size"] - (info["last_pgno"] + 1) * self._environment.stat()["psize"]
-        disk = os.statvfs(self._directory)
-        return min(unmapped, disk.f_bavail * disk.f_frsize)
+        return min(unmapped, _disk_free_bytes(self._directory))
 
     def close(self) -> None:
         """See `interface.Store`."""
@@ -215,13 +227,33 @@ class LmdbStore(_Reading):
         return self._write
 
 
+def strangers(directory: Path) -> list[str]:
+    """Names in a directory that no store put there, sorted; none when data of a store is among them."""
+    names = {path.name for path in directory.iterdir()} if directory.is_dir() else set()
+    return [] if _DATA_FILE in names else sorted(names - _OUR_FILES)
+
+
+def _disk_free_bytes(directory: Path) -> int:
+    try:
+        disk = os.statvfs(directory)
+    except OSError as error:
+        raise StoreFailed(
+            f"{directory} cannot be reached ({error.strerror}); if it was moved or unmounted bring it back, then start "
+            "again"
+        ) from error
+    return disk.f_bavail * disk.f_frsize
+
+
 @contextmanager
-def _taking() -> Iterator[None]:
+def _taking(directory: Path) -> Iterator[None]:
     """Turn what LMDB raises while it takes a write into ours."""
     try:
         yield
     except lmdb.Error as error:
-        raise StoreFailed(f"the store did not take a write: {error}") from error
+        raise StoreFailed(
+            f"the store in {directory} did not take a write ({error}); see that its disk works and has space, then "
+            "start again"
+        ) from error
 
 
 def _flush_names(folders: Iterable[Path]) -> None:
