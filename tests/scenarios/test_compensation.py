@@ -457,3 +457,36 @@ def test_an_undo_waits_for_every_attempt_that_timed_out() -> None:
     world.report(AGENT, "j1", "pay", Stopped(draining=False), token=tokens[0])
 
     assert world.step_state("j1", "pay") == "UNDO_OFFERED"
+
+
+def test_an_undo_waits_for_the_attempt_before_the_one_that_failed() -> None:
+    """The first attempt timed out and was not stopped; the second failed for good, and has nothing to hide."""
+    world = world_with(single(retry=RetrySpec(attempts_max=3, initial_ms=1, cap_ms=1)))
+    world.submit("j1", "single")
+    world.report(AGENT, "j1", "pay", Started())
+    first = world.step("j1", "pay").token  # type: ignore[union-attr]  # it was offered
+    pass_time(world, 10_500, alive=(AGENT,))
+    world.report(AGENT, "j1", "pay", GONE)
+    assert (world.job_state("j1"), world.step_state("j1", "pay")) == ("COMPENSATING", "FAILED")
+
+    world.report(AGENT, "j1", "pay", Stopped(draining=False), token=first)
+
+    assert world.step_state("j1", "pay") == "UNDO_OFFERED"
+
+
+def test_an_undo_that_waits_for_a_lost_one_goes_on_when_that_is_heard_of() -> None:
+    """Nothing is left to wait for, so the fence is not waited for either."""
+    world = world_with(single())
+    world.submit("j1", "single")
+    world.report(AGENT, "j1", "pay", Failed("Broken", "", retryable=False, may_have_happened=True))
+    world.report(AGENT, "j1", "pay", Started())
+    token = world.step("j1", "pay").token  # type: ignore[union-attr]  # it was offered
+    world.now_ms = SESSION_END_MS
+    sweep(world)
+    world.open("agent-two", actions_of(single()))
+    pass_time(world, SESSION_END_MS + 2_000, alive=("agent-two",))
+    assert world.step_state("j1", "pay") == "UNDO_RETRY_WAIT"
+
+    world.report("agent-two", "j1", "pay", Stopped(draining=False), token=token)
+
+    assert world.step_state("j1", "pay") == "UNDO_OFFERED"
