@@ -119,7 +119,9 @@ def test_a_server_goes_with_whoever_started_it(start: Start) -> None:
 
 def test_data_is_kept(start: Start, tmp_path: Path) -> None:
     """With --data nothing is removed, and the arguments go to the server as they were agreed."""
-    server = stand_in(tmp_path / "server", READY + "print(sys.argv, file=sys.stderr, flush=True); time.sleep(60)")
+    server = stand_in(
+        tmp_path / "server", "import sys; print(sys.argv, file=sys.stderr, flush=True)" + READY + "time.sleep(60)"
+    )
     data = tmp_path / "data"
     data.mkdir()
     child = start("--port", "0", "--data", str(data), "--ttl", "1500ms", "-v", server=server)
