@@ -95,7 +95,9 @@ class _ReportResultEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ReportRe
     REPORT_RESULT_TOO_LARGE: _ReportResult.ValueType  # 5
     """The output was too large: the attempt was recorded as failed with kind RESULT_TOO_LARGE."""
     REPORT_RESULT_INTERNAL: _ReportResult.ValueType  # 6
-    """We are wrong; drop it. The lease or a timeout decides."""
+    """We are wrong, or it was too much for one batch. Keep an outcome and report it again after a while; if that does not
+    help, the lease or a timeout decides.
+    """
 
 class ReportResult(_ReportResult, metaclass=_ReportResultEnumTypeWrapper):
     """What a report came to."""
@@ -115,7 +117,9 @@ REPORT_RESULT_NOT_FOUND: ReportResult.ValueType  # 4
 REPORT_RESULT_TOO_LARGE: ReportResult.ValueType  # 5
 """The output was too large: the attempt was recorded as failed with kind RESULT_TOO_LARGE."""
 REPORT_RESULT_INTERNAL: ReportResult.ValueType  # 6
-"""We are wrong; drop it. The lease or a timeout decides."""
+"""We are wrong, or it was too much for one batch. Keep an outcome and report it again after a while; if that does not
+help, the lease or a timeout decides.
+"""
 Global___ReportResult: _TypeAlias = ReportResult  # noqa: Y015
 
 @_typing.final
