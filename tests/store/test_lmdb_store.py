@@ -125,6 +125,14 @@ def test_full_disk_is_told_before_anything_is_written(
         LmdbStore(tmp_path)
 
 
+def test_store_that_cannot_be_made_lets_go_of_its_directory(tmp_path: Path) -> None:
+    """So that the next one can be, when there is room."""
+    with pytest.raises(StoreFailed, match=f"the store in {tmp_path} did not take a write"):
+        LmdbStore(tmp_path, create=True, map_bytes=8 << 10)
+
+    LmdbStore(tmp_path, create=True).close()
+
+
 def test_directory_that_is_gone_fails(tmp_path: Path) -> None:
     """Whatever is asked next would be written nowhere."""
     store = LmdbStore(tmp_path / "d", create=True)

@@ -124,8 +124,12 @@ class LmdbStore(_Reading):
         self._dirty = False
         self._lock = DirectoryLock(directory)
         self._environment = self._open(map_bytes)
-        with _taking(directory):
-            rows, facts, self._entries = (self._environment.open_db(name) for name in (b"rows", b"facts", b"entries"))
+        try:
+            with _taking(directory):
+                rows, facts, self._entries = map(self._environment.open_db, (b"rows", b"facts", b"entries"))
+        except StoreFailed:
+            self.close()
+            raise
         super().__init__(self._writing, rows, facts)
         if create and durable:
             _flush_names([directory, *(folder.parent for folder in made)])
