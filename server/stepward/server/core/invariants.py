@@ -56,7 +56,7 @@ def _progress_violations(
     progress: Progress, body: DefinitionBody, steps: dict[int, Step], led_ms: int
 ) -> Iterator[str]:
     """Counters against a recount, and what each job state promises."""
-    succeeded = sum(reader_succeeded(step) for step in steps.values())
+    succeeded = sum(step.state is StepState.SUCCEEDED for step in steps.values())
     if not progress.undoing and progress.steps_open != len(body.steps) - succeeded:
         yield f"steps_open is {progress.steps_open}, but {succeeded} of {len(body.steps)} succeeded"
     if progress.state is JobState.COMPLETED and succeeded != len(body.steps):
@@ -79,11 +79,6 @@ def _progress_violations(
             yield f"{progress.state.name} with steps that are not final: {moving}"
     elif not _moves(progress, body, steps):
         yield f"{progress.state.name}, but nothing will ever move it"
-
-
-def reader_succeeded(step: Step) -> bool:
-    """Whether a step counts as done going forward."""
-    return step.state is StepState.SUCCEEDED
 
 
 def _moves(progress: Progress, body: DefinitionBody, steps: dict[int, Step]) -> bool:

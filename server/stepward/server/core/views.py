@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from stepward.server.core import keys, leases, rows
 from stepward.server.core.commands import AttemptRef
+from stepward.server.core.compensation import needs_undo
 from stepward.server.core.inputs import job_output, step_input, undo_input
 from stepward.server.core.rows import Assignment, CancelReason, Clock, JobState, Payload, StepState
 
@@ -126,7 +127,7 @@ def _job_view(reader: Rows, job_id: str, job: Job, limits: Limits, *, with_steps
         steps = [_read(reader, keys.step(job_id, ordinal), rows.Step) for ordinal in range(len(body.steps))]
     remaining: tuple[str, ...] = ()
     if _may_remain(progress):
-        remaining = tuple(spec.id for spec, step in zip(body.steps, steps, strict=True) if step and _remains(step))
+        remaining = tuple(spec.id for spec, step in zip(body.steps, steps, strict=True) if step and needs_undo(step))
     views: tuple[StepView, ...] = ()
     if with_steps:
         pairs = enumerate(zip(body.steps, steps, strict=True))
@@ -137,10 +138,6 @@ def _job_view(reader: Rows, job_id: str, job: Job, limits: Limits, *, with_steps
 def _may_remain(progress: Progress) -> bool:
     """Whether a person may have to look at what the job has left behind."""
     return progress.state in (JobState.FAILED, JobState.ESCALATED)
-
-
-def _remains(step: Step) -> bool:
-    return step.state is not StepState.COMPENSATED and (step.state is StepState.SUCCEEDED or step.maybe_done)
 
 
 def _step_view(reader: Rows, job_id: str, ordinal: int, spec: StepSpec, step: Step | None, limits: Limits) -> StepView:
