@@ -191,8 +191,12 @@ STEP = StepSource(
 )
 
 
-def hashed(*steps: StepSource, name: str = "trip", source_bytes: bytes = b"", **fields: str) -> bytes:
-    body = compile_definition(DefinitionSource(name, steps, **fields), LIMITS, source_bytes)
+def hashed(
+    *steps: StepSource, name: str = "trip", source_bytes: bytes = b"", output: str = "", description: str = ""
+) -> bytes:
+    body = compile_definition(
+        DefinitionSource(name, steps, output=output, description=description), LIMITS, source_bytes
+    )
     assert isinstance(body, DefinitionBody), body
     return definition_hash(body)
 

@@ -16,6 +16,8 @@
     │   ├── StaleToken
     │   ├── SessionEnded
     │   ├── ProtocolVersionRefused
+    │   ├── JobStateRefused
+    │   ├── StepStateRefused
     │   └── RevisionCompacted
     ├── Unavailable                  it may pass later, or at another node
     │   ├── Unreachable              no answer of a stepward server: refused, broken, or silent
@@ -25,7 +27,8 @@
     │   ├── CommitUnknown
     │   ├── NodeDraining
     │   ├── Overloaded
-    │   └── DiskFull
+    │   ├── DiskFull
+    │   └── WatchTooSlow
     ├── WaitTimedOut                 the job goes on
     ├── ServerFault
     │   ├── InternalFault
@@ -177,6 +180,18 @@ class ProtocolVersionRefused(Conflict):
     reason = "PROTOCOL_VERSION"
 
 
+class JobStateRefused(Conflict):
+    """The job is in a state in which this cannot be done; `metadata` names the state."""
+
+    reason = "JOB_STATE"
+
+
+class StepStateRefused(Conflict):
+    """The step is in a state in which this cannot be done; `metadata` names the state."""
+
+    reason = "STEP_STATE"
+
+
 class RevisionCompacted(Conflict):
     """The revision to resume from is no longer kept."""
 
@@ -229,6 +244,12 @@ class DiskFull(Unavailable):
     """The disk is nearly full; new submissions are refused first."""
 
     reason = "DISK_FULL"
+
+
+class WatchTooSlow(Unavailable):
+    """The caller of a stream did not read; resume from the last revision seen."""
+
+    reason = "WATCH_TOO_SLOW"
 
 
 class WaitTimedOut(StepwardError):
@@ -324,5 +345,8 @@ BY_REASON: Mapping[str, type[StepwardError]] = {
         NotServed,
         RevisionCompacted,
         WaitTimedOut,
+        JobStateRefused,
+        StepStateRefused,
+        WatchTooSlow,
     )
 }

@@ -477,6 +477,8 @@ class Offer(_message.Message):
     UNDO_FIELD_NUMBER: _builtins.int
     DEFINITION_NAME_FIELD_NUMBER: _builtins.int
     LAST_PROGRESS_FIELD_NUMBER: _builtins.int
+    VERIFY_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_TIMEOUT_FIELD_NUMBER: _builtins.int
     action: _builtins.str
     """The handler to run."""
     attempt_number: _builtins.int
@@ -493,6 +495,8 @@ class Offer(_message.Message):
     """True for the undo of the step."""
     definition_name: _builtins.str
     """Name of the definition."""
+    verify: _builtins.bool
+    """True for the question what became of an attempt of this step: its key is that of the action."""
     @_builtins.property
     def attempt(self) -> Global___AttemptRef:
         """What is assigned."""
@@ -509,6 +513,10 @@ class Offer(_message.Message):
     def last_progress(self) -> _common_pb2.Payload:
         """What the attempt before said last about its progress."""
 
+    @_builtins.property
+    def heartbeat_timeout(self) -> _duration_pb2.Duration:
+        """The longest time between two signs of life of the attempt. Absent: none are asked for."""
+
     def __init__(
         self,
         *,
@@ -523,10 +531,12 @@ class Offer(_message.Message):
         undo: _builtins.bool = ...,
         definition_name: _builtins.str = ...,
         last_progress: _common_pb2.Payload | None = ...,
+        verify: _builtins.bool = ...,
+        heartbeat_timeout: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "input", b"input", "last_progress", b"last_progress", "start_to_close", b"start_to_close"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "heartbeat_timeout", b"heartbeat_timeout", "input", b"input", "last_progress", b"last_progress", "start_to_close", b"start_to_close"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "attempt", b"attempt", "attempt_number", b"attempt_number", "definition_name", b"definition_name", "idempotency_key", b"idempotency_key", "idempotent", b"idempotent", "input", b"input", "last_progress", b"last_progress", "start", b"start", "start_to_close", b"start_to_close", "undo", b"undo"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "attempt", b"attempt", "attempt_number", b"attempt_number", "definition_name", b"definition_name", "heartbeat_timeout", b"heartbeat_timeout", "idempotency_key", b"idempotency_key", "idempotent", b"idempotent", "input", b"input", "last_progress", b"last_progress", "start", b"start", "start_to_close", b"start_to_close", "undo", b"undo", "verify", b"verify"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -856,14 +866,14 @@ Global___Stopped: _TypeAlias = Stopped  # noqa: Y015
 
 @_typing.final
 class Progress(_message.Message):
-    """How far the attempt is."""
+    """How far the attempt is: a sign of life."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     DETAILS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def details(self) -> _common_pb2.Payload:
-        """What the next attempt may read. At most 4 KiB."""
+        """What the next attempt may read. At most 4 KiB. Absent: nothing new; what was said before stays."""
 
     def __init__(
         self,

@@ -24,21 +24,23 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18stepward/v1/common.proto\x12\x0bstepward.v1\")\n\x07Payload\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x10\n\x08\x65ncoding\x18\x02 \x01(\t\"L\n\x07\x46\x61ilure\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0f\n\x07step_id\x18\x03 \x01(\t\x12\x11\n\tretryable\x18\x04 \x01(\x08*\xea\x01\n\x08JobState\x12\x19\n\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11JOB_STATE_RUNNING\x10\x01\x12\x14\n\x10JOB_STATE_PAUSED\x10\x02\x12\x1a\n\x16JOB_STATE_COMPENSATING\x10\x03\x12\x17\n\x13JOB_STATE_ESCALATED\x10\x04\x12\x17\n\x13JOB_STATE_COMPLETED\x10\x05\x12\x19\n\x15JOB_STATE_COMPENSATED\x10\x06\x12\x17\n\x13JOB_STATE_CANCELLED\x10\x07\x12\x14\n\x10JOB_STATE_FAILED\x10\x08*\x8f\x04\n\tStepState\x12\x1a\n\x16STEP_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12STEP_STATE_PENDING\x10\x01\x12\x14\n\x10STEP_STATE_READY\x10\x02\x12\x16\n\x12STEP_STATE_OFFERED\x10\x03\x12\x16\n\x12STEP_STATE_RUNNING\x10\x04\x12\x19\n\x15STEP_STATE_RETRY_WAIT\x10\x05\x12\x1e\n\x1aSTEP_STATE_OUTCOME_UNKNOWN\x10\x06\x12\x18\n\x14STEP_STATE_ESCALATED\x10\x07\x12\x18\n\x14STEP_STATE_SUCCEEDED\x10\x08\x12\x15\n\x11STEP_STATE_FAILED\x10\t\x12\x16\n\x12STEP_STATE_SKIPPED\x10\n\x12\x18\n\x14STEP_STATE_CANCELLED\x10\x0b\x12\x19\n\x15STEP_STATE_UNDO_READY\x10\x0c\x12\x1b\n\x17STEP_STATE_UNDO_OFFERED\x10\r\x12\x1b\n\x17STEP_STATE_UNDO_RUNNING\x10\x0e\x12\x1e\n\x1aSTEP_STATE_UNDO_RETRY_WAIT\x10\x0f\x12#\n\x1fSTEP_STATE_UNDO_OUTCOME_UNKNOWN\x10\x10\x12\x1a\n\x16STEP_STATE_UNDO_FAILED\x10\x11\x12\x1a\n\x16STEP_STATE_COMPENSATED\x10\x12*_\n\x0b\x43onsistency\x12\x1b\n\x17\x43ONSISTENCY_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x43ONSISTENCY_LINEARIZABLE\x10\x01\x12\x15\n\x11\x43ONSISTENCY_STALE\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18stepward/v1/common.proto\x12\x0bstepward.v1\")\n\x07Payload\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x10\n\x08\x65ncoding\x18\x02 \x01(\t\"L\n\x07\x46\x61ilure\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0f\n\x07step_id\x18\x03 \x01(\t\x12\x11\n\tretryable\x18\x04 \x01(\x08\"A\n\tStepCount\x12%\n\x05state\x18\x01 \x01(\x0e\x32\x16.stepward.v1.StepState\x12\r\n\x05\x63ount\x18\x02 \x01(\r*\xea\x01\n\x08JobState\x12\x19\n\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11JOB_STATE_RUNNING\x10\x01\x12\x14\n\x10JOB_STATE_PAUSED\x10\x02\x12\x1a\n\x16JOB_STATE_COMPENSATING\x10\x03\x12\x17\n\x13JOB_STATE_ESCALATED\x10\x04\x12\x17\n\x13JOB_STATE_COMPLETED\x10\x05\x12\x19\n\x15JOB_STATE_COMPENSATED\x10\x06\x12\x17\n\x13JOB_STATE_CANCELLED\x10\x07\x12\x14\n\x10JOB_STATE_FAILED\x10\x08*\xa9\x05\n\tStepState\x12\x1a\n\x16STEP_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12STEP_STATE_PENDING\x10\x01\x12\x14\n\x10STEP_STATE_READY\x10\x02\x12\x16\n\x12STEP_STATE_OFFERED\x10\x03\x12\x16\n\x12STEP_STATE_RUNNING\x10\x04\x12\x19\n\x15STEP_STATE_RETRY_WAIT\x10\x05\x12\x1e\n\x1aSTEP_STATE_OUTCOME_UNKNOWN\x10\x06\x12\x18\n\x14STEP_STATE_ESCALATED\x10\x07\x12\x18\n\x14STEP_STATE_SUCCEEDED\x10\x08\x12\x15\n\x11STEP_STATE_FAILED\x10\t\x12\x16\n\x12STEP_STATE_SKIPPED\x10\n\x12\x18\n\x14STEP_STATE_CANCELLED\x10\x0b\x12\x19\n\x15STEP_STATE_UNDO_READY\x10\x0c\x12\x1b\n\x17STEP_STATE_UNDO_OFFERED\x10\r\x12\x1b\n\x17STEP_STATE_UNDO_RUNNING\x10\x0e\x12\x1e\n\x1aSTEP_STATE_UNDO_RETRY_WAIT\x10\x0f\x12#\n\x1fSTEP_STATE_UNDO_OUTCOME_UNKNOWN\x10\x10\x12\x1a\n\x16STEP_STATE_UNDO_FAILED\x10\x11\x12\x1a\n\x16STEP_STATE_COMPENSATED\x10\x12\x12\x1b\n\x17STEP_STATE_VERIFY_READY\x10\x13\x12\x1d\n\x19STEP_STATE_VERIFY_OFFERED\x10\x14\x12\x1d\n\x19STEP_STATE_VERIFY_RUNNING\x10\x15\x12 \n\x1cSTEP_STATE_VERIFY_RETRY_WAIT\x10\x16\x12\x1b\n\x17STEP_STATE_UNDO_SKIPPED\x10\x17*_\n\x0b\x43onsistency\x12\x1b\n\x17\x43ONSISTENCY_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x43ONSISTENCY_LINEARIZABLE\x10\x01\x12\x15\n\x11\x43ONSISTENCY_STALE\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'stepward.v1.common_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_JOBSTATE']._serialized_start=163
-  _globals['_JOBSTATE']._serialized_end=397
-  _globals['_STEPSTATE']._serialized_start=400
-  _globals['_STEPSTATE']._serialized_end=927
-  _globals['_CONSISTENCY']._serialized_start=929
-  _globals['_CONSISTENCY']._serialized_end=1024
+  _globals['_JOBSTATE']._serialized_start=230
+  _globals['_JOBSTATE']._serialized_end=464
+  _globals['_STEPSTATE']._serialized_start=467
+  _globals['_STEPSTATE']._serialized_end=1148
+  _globals['_CONSISTENCY']._serialized_start=1150
+  _globals['_CONSISTENCY']._serialized_end=1245
   _globals['_PAYLOAD']._serialized_start=41
   _globals['_PAYLOAD']._serialized_end=82
   _globals['_FAILURE']._serialized_start=84
   _globals['_FAILURE']._serialized_end=160
+  _globals['_STEPCOUNT']._serialized_start=162
+  _globals['_STEPCOUNT']._serialized_end=227
 # @@protoc_insertion_point(module_scope)

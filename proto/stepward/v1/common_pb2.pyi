@@ -109,6 +109,16 @@ class _StepStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StepState.V
     """Its undo failed for good and waits for a person."""
     STEP_STATE_COMPENSATED: _StepState.ValueType  # 18
     """Undone."""
+    STEP_STATE_VERIFY_READY: _StepState.ValueType  # 19
+    """The question what became of its last attempt may be offered to an agent."""
+    STEP_STATE_VERIFY_OFFERED: _StepState.ValueType  # 20
+    """That question is offered to an agent that is not yet known to have started."""
+    STEP_STATE_VERIFY_RUNNING: _StepState.ValueType  # 21
+    """An agent holds a lease on that question."""
+    STEP_STATE_VERIFY_RETRY_WAIT: _StepState.ValueType  # 22
+    """That question waits until it may be asked again."""
+    STEP_STATE_UNDO_SKIPPED: _StepState.ValueType  # 23
+    """An operator passed over its undo, or its job was ended without it: what it did remains done."""
 
 class StepState(_StepState, metaclass=_StepStateEnumTypeWrapper):
     """The state of a step. The UNDO_ states belong to the step's compensation."""
@@ -151,6 +161,16 @@ STEP_STATE_UNDO_FAILED: StepState.ValueType  # 17
 """Its undo failed for good and waits for a person."""
 STEP_STATE_COMPENSATED: StepState.ValueType  # 18
 """Undone."""
+STEP_STATE_VERIFY_READY: StepState.ValueType  # 19
+"""The question what became of its last attempt may be offered to an agent."""
+STEP_STATE_VERIFY_OFFERED: StepState.ValueType  # 20
+"""That question is offered to an agent that is not yet known to have started."""
+STEP_STATE_VERIFY_RUNNING: StepState.ValueType  # 21
+"""An agent holds a lease on that question."""
+STEP_STATE_VERIFY_RETRY_WAIT: StepState.ValueType  # 22
+"""That question waits until it may be asked again."""
+STEP_STATE_UNDO_SKIPPED: StepState.ValueType  # 23
+"""An operator passed over its undo, or its job was ended without it: what it did remains done."""
 Global___StepState: _TypeAlias = StepState  # noqa: Y015
 
 class _Consistency:
@@ -238,3 +258,29 @@ class Failure(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Failure: _TypeAlias = Failure  # noqa: Y015
+
+@_typing.final
+class StepCount(_message.Message):
+    """How many steps, or jobs, are in one state."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    state: Global___StepState.ValueType
+    """The state."""
+    count: _builtins.int
+    """How many."""
+    def __init__(
+        self,
+        *,
+        state: Global___StepState.ValueType = ...,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StepCount: _TypeAlias = StepCount  # noqa: Y015

@@ -93,6 +93,34 @@ ON_UNKNOWN_COMPENSATE: OnUnknown.ValueType  # 2
 """Undo the job; this step is undone as one that may have happened."""
 Global___OnUnknown: _TypeAlias = OnUnknown  # noqa: Y015
 
+class _OnDeadline:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _OnDeadlineEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OnDeadline.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ON_DEADLINE_UNSPECIFIED: _OnDeadline.ValueType  # 0
+    """The same as COMPENSATE."""
+    ON_DEADLINE_CANCEL: _OnDeadline.ValueType  # 1
+    """As if the job had been cancelled: it is undone and ends CANCELLED."""
+    ON_DEADLINE_COMPENSATE: _OnDeadline.ValueType  # 2
+    """As if a step had failed for good: the job is undone and ends COMPENSATED."""
+    ON_DEADLINE_FAIL: _OnDeadline.ValueType  # 3
+    """The job ends FAILED at once, and nothing is undone; Job.remaining lists what remains done."""
+
+class OnDeadline(_OnDeadline, metaclass=_OnDeadlineEnumTypeWrapper):
+    """What becomes of a job whose deadline has passed."""
+
+ON_DEADLINE_UNSPECIFIED: OnDeadline.ValueType  # 0
+"""The same as COMPENSATE."""
+ON_DEADLINE_CANCEL: OnDeadline.ValueType  # 1
+"""As if the job had been cancelled: it is undone and ends CANCELLED."""
+ON_DEADLINE_COMPENSATE: OnDeadline.ValueType  # 2
+"""As if a step had failed for good: the job is undone and ends COMPENSATED."""
+ON_DEADLINE_FAIL: OnDeadline.ValueType  # 3
+"""The job ends FAILED at once, and nothing is undone; Job.remaining lists what remains done."""
+Global___OnDeadline: _TypeAlias = OnDeadline  # noqa: Y015
+
 @_typing.final
 class Definition(_message.Message):
     """A named, versioned description of a job: a DAG of steps."""
@@ -103,6 +131,8 @@ class Definition(_message.Message):
     STEPS_FIELD_NUMBER: _builtins.int
     OUTPUT_FIELD_NUMBER: _builtins.int
     DESCRIPTION_FIELD_NUMBER: _builtins.int
+    DEADLINE_FIELD_NUMBER: _builtins.int
+    ON_DEADLINE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name, unique in its namespace: 1 to 128 of [A-Za-z0-9._-]."""
     output: _builtins.str
@@ -111,9 +141,17 @@ class Definition(_message.Message):
     """
     description: _builtins.str
     """A sentence for a person."""
+    on_deadline: Global___OnDeadline.ValueType
+    """What becomes of a job whose deadline has passed. UNSPECIFIED: COMPENSATE."""
     @_builtins.property
     def steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___Step]:
         """The steps, at least one. Order does not matter; `needs` does."""
+
+    @_builtins.property
+    def deadline(self) -> _duration_pb2.Duration:
+        """From the submission to the end of a job; a submission may set another. It is an absolute moment: nothing but an
+        operator's retry prolongs it. Absent: none.
+        """
 
     def __init__(
         self,
@@ -122,10 +160,12 @@ class Definition(_message.Message):
         steps: _abc.Iterable[Global___Step] | None = ...,
         output: _builtins.str = ...,
         description: _builtins.str = ...,
+        deadline: _duration_pb2.Duration | None = ...,
+        on_deadline: Global___OnDeadline.ValueType = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "name", b"name", "output", b"output", "steps", b"steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline", "description", b"description", "name", b"name", "on_deadline", b"on_deadline", "output", b"output", "steps", b"steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -148,6 +188,7 @@ class Step(_message.Message):
     START_FIELD_NUMBER: _builtins.int
     UNDO_FIELD_NUMBER: _builtins.int
     ON_UNKNOWN_FIELD_NUMBER: _builtins.int
+    VERIFY_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Id, unique in the definition: 1 to 128 of [A-Za-z0-9._-]."""
     action: _builtins.str
@@ -181,6 +222,12 @@ class Step(_message.Message):
     def undo(self) -> Global___Undo:
         """How the step is compensated. Absent: it cannot be, and what it did remains done."""
 
+    @_builtins.property
+    def verify(self) -> Global___Verify:
+        """Asks the remote service what became of an attempt of unknown outcome, before a retry or an undo. Absent: nobody is
+        asked.
+        """
+
     def __init__(
         self,
         *,
@@ -195,10 +242,11 @@ class Step(_message.Message):
         start: Global___StartMode.ValueType = ...,
         undo: Global___Undo | None = ...,
         on_unknown: Global___OnUnknown.ValueType = ...,
+        verify: Global___Verify | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["retry", b"retry", "timeouts", b"timeouts", "undo", b"undo"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["retry", b"retry", "timeouts", b"timeouts", "undo", b"undo", "verify", b"verify"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "effect", b"effect", "id", b"id", "input", b"input", "needs", b"needs", "on_unknown", b"on_unknown", "queue", b"queue", "retry", b"retry", "start", b"start", "timeouts", b"timeouts", "undo", b"undo"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "effect", b"effect", "id", b"id", "input", b"input", "needs", b"needs", "on_unknown", b"on_unknown", "queue", b"queue", "retry", b"retry", "start", b"start", "timeouts", b"timeouts", "undo", b"undo", "verify", b"verify"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -214,9 +262,56 @@ class Undo(_message.Message):
     RETRY_FIELD_NUMBER: _builtins.int
     TIMEOUTS_FIELD_NUMBER: _builtins.int
     QUEUE_FIELD_NUMBER: _builtins.int
+    EFFECT_FIELD_NUMBER: _builtins.int
     action: _builtins.str
     """What handler undoes it. Its input is an object: "input" (what the step got), "output" (what it gave, or null),
-    "outcome" ("succeeded" or "unknown").
+    "outcome" ("succeeded" or "unknown"), "idempotency_keys" (of every generation of the step's action).
+    """
+    queue: _builtins.str
+    """Which agents may take it. Empty: the step's queue."""
+    effect: Global___Effect.ValueType
+    """Whether the undo may be repeated without harm. UNSPECIFIED: IDEMPOTENT. An undo that may not be repeated starts
+    only when its accept is committed, and waits for a person when its outcome is unknown.
+    """
+    @_builtins.property
+    def retry(self) -> Global___RetryPolicy:
+        """How failed attempts are repeated. Absent: the defaults."""
+
+    @_builtins.property
+    def timeouts(self) -> Global___Timeouts:
+        """How long things may take. Absent: the defaults."""
+
+    def __init__(
+        self,
+        *,
+        action: _builtins.str = ...,
+        retry: Global___RetryPolicy | None = ...,
+        timeouts: Global___Timeouts | None = ...,
+        queue: _builtins.str = ...,
+        effect: Global___Effect.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["retry", b"retry", "timeouts", b"timeouts"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "effect", b"effect", "queue", b"queue", "retry", b"retry", "timeouts", b"timeouts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Undo: _TypeAlias = Undo  # noqa: Y015
+
+@_typing.final
+class Verify(_message.Message):
+    """Asks what became of an attempt of unknown outcome. It must change nothing and may be repeated."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACTION_FIELD_NUMBER: _builtins.int
+    RETRY_FIELD_NUMBER: _builtins.int
+    TIMEOUTS_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    action: _builtins.str
+    """What handler asks. Its input is an object: "input" (what the step got) and "idempotency_key" (of the action, which
+    is also the key of the offer). Its output is an object: "happened" is true (then "output" is the step's output),
+    false, or null (it cannot tell, which is what an answer of any other shape and a verify that fails count as).
     """
     queue: _builtins.str
     """Which agents may take it. Empty: the step's queue."""
@@ -242,7 +337,7 @@ class Undo(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Undo: _TypeAlias = Undo  # noqa: Y015
+Global___Verify: _TypeAlias = Verify  # noqa: Y015
 
 @_typing.final
 class RetryPolicy(_message.Message):
@@ -257,6 +352,7 @@ class RetryPolicy(_message.Message):
     FACTOR_FIELD_NUMBER: _builtins.int
     CAP_FIELD_NUMBER: _builtins.int
     NON_RETRYABLE_KINDS_FIELD_NUMBER: _builtins.int
+    TIME_MAX_FIELD_NUMBER: _builtins.int
     attempts_max: _builtins.int
     """How many attempts may start in all. 0: 5."""
     factor: _builtins.float
@@ -273,6 +369,10 @@ class RetryPolicy(_message.Message):
     def non_retryable_kinds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Kinds of failures that are not repeated."""
 
+    @_builtins.property
+    def time_max(self) -> _duration_pb2.Duration:
+        """No attempt starts later than this after the first became ready. Absent: no such bound."""
+
     def __init__(
         self,
         *,
@@ -281,10 +381,11 @@ class RetryPolicy(_message.Message):
         factor: _builtins.float = ...,
         cap: _duration_pb2.Duration | None = ...,
         non_retryable_kinds: _abc.Iterable[_builtins.str] | None = ...,
+        time_max: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cap", b"cap", "initial", b"initial"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cap", b"cap", "initial", b"initial", "time_max", b"time_max"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts_max", b"attempts_max", "cap", b"cap", "factor", b"factor", "initial", b"initial", "non_retryable_kinds", b"non_retryable_kinds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts_max", b"attempts_max", "cap", b"cap", "factor", b"factor", "initial", b"initial", "non_retryable_kinds", b"non_retryable_kinds", "time_max", b"time_max"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -298,6 +399,8 @@ class Timeouts(_message.Message):
 
     START_TO_CLOSE_FIELD_NUMBER: _builtins.int
     QUEUE_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_FIELD_NUMBER: _builtins.int
+    SCHEDULE_TO_CLOSE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def start_to_close(self) -> _duration_pb2.Duration:
         """From the start of an attempt to its outcome. Absent: 10 min."""
@@ -306,15 +409,27 @@ class Timeouts(_message.Message):
     def queue(self) -> _duration_pb2.Duration:
         """From ready to the start of an attempt. Absent: 1 day."""
 
+    @_builtins.property
+    def heartbeat(self) -> _duration_pb2.Duration:
+        """The longest time between two signs of life of a started attempt. Any progress report is one, also an empty one.
+        Absent: none are asked for, and the agent's lease alone counts.
+        """
+
+    @_builtins.property
+    def schedule_to_close(self) -> _duration_pb2.Duration:
+        """From first ready to the outcome, over all attempts and the waits between them. Absent: no such bound."""
+
     def __init__(
         self,
         *,
         start_to_close: _duration_pb2.Duration | None = ...,
         queue: _duration_pb2.Duration | None = ...,
+        heartbeat: _duration_pb2.Duration | None = ...,
+        schedule_to_close: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["queue", b"queue", "start_to_close", b"start_to_close"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["heartbeat", b"heartbeat", "queue", b"queue", "schedule_to_close", b"schedule_to_close", "start_to_close", b"start_to_close"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["queue", b"queue", "start_to_close", b"start_to_close"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat", b"heartbeat", "queue", b"queue", "schedule_to_close", b"schedule_to_close", "start_to_close", b"start_to_close"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

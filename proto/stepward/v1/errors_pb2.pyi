@@ -70,6 +70,12 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """OUT_OF_RANGE: the revision to resume from is no longer kept; list again and go on from there."""
     ERROR_REASON_WAIT_TIMED_OUT: _ErrorReason.ValueType  # 22
     """DEADLINE_EXCEEDED: the wait ended before the job; the job goes on. Metadata names it."""
+    ERROR_REASON_JOB_STATE: _ErrorReason.ValueType  # 23
+    """FAILED_PRECONDITION: the job is in a state in which this cannot be done; metadata names the state."""
+    ERROR_REASON_STEP_STATE: _ErrorReason.ValueType  # 24
+    """FAILED_PRECONDITION: the step is in a state in which this cannot be done; metadata names the state."""
+    ERROR_REASON_WATCH_TOO_SLOW: _ErrorReason.ValueType  # 25
+    """RESOURCE_EXHAUSTED: the caller of a stream does not read; resume from the last revision seen."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call was not granted."""
@@ -120,4 +126,10 @@ ERROR_REASON_REVISION_COMPACTED: ErrorReason.ValueType  # 21
 """OUT_OF_RANGE: the revision to resume from is no longer kept; list again and go on from there."""
 ERROR_REASON_WAIT_TIMED_OUT: ErrorReason.ValueType  # 22
 """DEADLINE_EXCEEDED: the wait ended before the job; the job goes on. Metadata names it."""
+ERROR_REASON_JOB_STATE: ErrorReason.ValueType  # 23
+"""FAILED_PRECONDITION: the job is in a state in which this cannot be done; metadata names the state."""
+ERROR_REASON_STEP_STATE: ErrorReason.ValueType  # 24
+"""FAILED_PRECONDITION: the step is in a state in which this cannot be done; metadata names the state."""
+ERROR_REASON_WATCH_TOO_SLOW: ErrorReason.ValueType  # 25
+"""RESOURCE_EXHAUSTED: the caller of a stream does not read; resume from the last revision seen."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

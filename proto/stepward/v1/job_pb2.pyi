@@ -64,6 +64,11 @@ class Job(_message.Message):
     CANCEL_REQUESTED_FIELD_NUMBER: _builtins.int
     REMAINING_FIELD_NUMBER: _builtins.int
     IDEMPOTENCY_KEY_FIELD_NUMBER: _builtins.int
+    DEADLINE_AT_FIELD_NUMBER: _builtins.int
+    STEP_COUNTS_FIELD_NUMBER: _builtins.int
+    STEPS_TOTAL_FIELD_NUMBER: _builtins.int
+    UNDONE_FIELD_NUMBER: _builtins.int
+    REMAINDERS_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Shard and UUIDv7, such as "0-0193f0c21a7b7cc2a0d0c0ffee000001". Rises within a shard."""
     namespace: _builtins.str
@@ -80,6 +85,8 @@ class Job(_message.Message):
     """True when somebody asked to cancel it."""
     idempotency_key: _builtins.str
     """The idempotency key that it was submitted with."""
+    steps_total: _builtins.int
+    """How many steps it has. More than `steps` has when they did not fit: ListJobSteps reads the others."""
     @_builtins.property
     def input(self) -> _common_pb2.Payload:
         """What it was submitted with."""
@@ -116,6 +123,22 @@ class Job(_message.Message):
     def remaining(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Steps that remain done although the job did not complete: for want of an undo, or because an undo failed."""
 
+    @_builtins.property
+    def deadline_at(self) -> _timestamp_pb2.Timestamp:
+        """When it must have ended. Absent: no deadline."""
+
+    @_builtins.property
+    def step_counts(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.StepCount]:
+        """How many of its steps are in each state; states without steps are left out. Left out of lists."""
+
+    @_builtins.property
+    def undone(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Ids of the steps that were undone."""
+
+    @_builtins.property
+    def remainders(self) -> _containers.RepeatedCompositeFieldContainer[Global___Remainder]:
+        """What remains done, or may remain done, and why. The same steps as `remaining`."""
+
     def __init__(
         self,
         *,
@@ -136,14 +159,49 @@ class Job(_message.Message):
         cancel_requested: _builtins.bool = ...,
         remaining: _abc.Iterable[_builtins.str] | None = ...,
         idempotency_key: _builtins.str = ...,
+        deadline_at: _timestamp_pb2.Timestamp | None = ...,
+        step_counts: _abc.Iterable[_common_pb2.StepCount] | None = ...,
+        steps_total: _builtins.int = ...,
+        undone: _abc.Iterable[_builtins.str] | None = ...,
+        remainders: _abc.Iterable[Global___Remainder] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ended_at", b"ended_at", "failure", b"failure", "input", b"input", "output", b"output", "submitted_at", b"submitted_at", "updated_at", b"updated_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["deadline_at", b"deadline_at", "ended_at", b"ended_at", "failure", b"failure", "input", b"input", "output", b"output", "submitted_at", b"submitted_at", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel_requested", b"cancel_requested", "definition_name", b"definition_name", "definition_version", b"definition_version", "ended_at", b"ended_at", "failure", b"failure", "idempotency_key", b"idempotency_key", "input", b"input", "job_id", b"job_id", "labels", b"labels", "namespace", b"namespace", "output", b"output", "remaining", b"remaining", "revision", b"revision", "state", b"state", "steps", b"steps", "submitted_at", b"submitted_at", "updated_at", b"updated_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel_requested", b"cancel_requested", "deadline_at", b"deadline_at", "definition_name", b"definition_name", "definition_version", b"definition_version", "ended_at", b"ended_at", "failure", b"failure", "idempotency_key", b"idempotency_key", "input", b"input", "job_id", b"job_id", "labels", b"labels", "namespace", b"namespace", "output", b"output", "remainders", b"remainders", "remaining", b"remaining", "revision", b"revision", "state", b"state", "step_counts", b"step_counts", "steps", b"steps", "steps_total", b"steps_total", "submitted_at", b"submitted_at", "undone", b"undone", "updated_at", b"updated_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Job: _TypeAlias = Job  # noqa: Y015
+
+@_typing.final
+class Remainder(_message.Message):
+    """A step that remains done, or may remain done, although its job did not complete."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEP_ID_FIELD_NUMBER: _builtins.int
+    MAY_BE_DONE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    step_id: _builtins.str
+    """The step."""
+    may_be_done: _builtins.bool
+    """True when it may remain done, without anybody knowing; false when it surely does."""
+    reason: _builtins.str
+    """Why it was not undone, in words."""
+    def __init__(
+        self,
+        *,
+        step_id: _builtins.str = ...,
+        may_be_done: _builtins.bool = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["may_be_done", b"may_be_done", "reason", b"reason", "step_id", b"step_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Remainder: _TypeAlias = Remainder  # noqa: Y015
 
 @_typing.final
 class JobStep(_message.Message):
@@ -170,6 +228,8 @@ class JobStep(_message.Message):
     HAS_UNDO_FIELD_NUMBER: _builtins.int
     LEASE_ENDS_AT_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    SCHEDULE_ENDS_AT_FIELD_NUMBER: _builtins.int
     step_id: _builtins.str
     """Id in the definition."""
     state: _common_pb2.StepState.ValueType
@@ -189,13 +249,15 @@ class JobStep(_message.Message):
     session_id: _builtins.str
     """The session that holds it, or held it last."""
     due_for: _builtins.str
-    """What its timer is for, in words: "retry", "start-to-close timeout", "queue timeout", "accept deadline",
-    "fence".
+    """What its timer is for, in words: "retry", "start-to-close timeout", "heartbeat timeout", "schedule-to-close
+    timeout", "queue timeout", "accept deadline", "fence".
     """
     maybe_done: _builtins.bool
     """True when an attempt may have happened without anybody knowing."""
     has_undo: _builtins.bool
     """True when the step can be undone."""
+    generation: _builtins.int
+    """Which of its generations is at work: 1, and one more with every rerun that may not be taken for an earlier one."""
     @_builtins.property
     def needs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Steps that must have succeeded first."""
@@ -224,6 +286,10 @@ class JobStep(_message.Message):
     def progress(self) -> _common_pb2.Payload:
         """How far the running attempt says it is."""
 
+    @_builtins.property
+    def schedule_ends_at(self) -> _timestamp_pb2.Timestamp:
+        """When all its attempts must be over. Absent: no such bound."""
+
     def __init__(
         self,
         *,
@@ -246,10 +312,12 @@ class JobStep(_message.Message):
         has_undo: _builtins.bool = ...,
         lease_ends_at: _timestamp_pb2.Timestamp | None = ...,
         progress: _common_pb2.Payload | None = ...,
+        generation: _builtins.int = ...,
+        schedule_ends_at: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["due_at", b"due_at", "failure", b"failure", "lease_ends_at", b"lease_ends_at", "output", b"output", "progress", b"progress", "updated_at", b"updated_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["due_at", b"due_at", "failure", b"failure", "lease_ends_at", b"lease_ends_at", "output", b"output", "progress", b"progress", "schedule_ends_at", b"schedule_ends_at", "updated_at", b"updated_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "attempts", b"attempts", "attempts_max", b"attempts_max", "due_at", b"due_at", "due_for", b"due_for", "failure", b"failure", "has_undo", b"has_undo", "lease_ends_at", b"lease_ends_at", "lease_losses", b"lease_losses", "maybe_done", b"maybe_done", "needs", b"needs", "output", b"output", "progress", b"progress", "queue", b"queue", "session_id", b"session_id", "state", b"state", "step_id", b"step_id", "token", b"token", "updated_at", b"updated_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "attempts", b"attempts", "attempts_max", b"attempts_max", "due_at", b"due_at", "due_for", b"due_for", "failure", b"failure", "generation", b"generation", "has_undo", b"has_undo", "lease_ends_at", b"lease_ends_at", "lease_losses", b"lease_losses", "maybe_done", b"maybe_done", "needs", b"needs", "output", b"output", "progress", b"progress", "queue", b"queue", "schedule_ends_at", b"schedule_ends_at", "session_id", b"session_id", "state", b"state", "step_id", b"step_id", "token", b"token", "updated_at", b"updated_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -272,6 +340,7 @@ class HistoryEvent(_message.Message):
     LED_TIME_MS_FIELD_NUMBER: _builtins.int
     LOG_TIME_MS_FIELD_NUMBER: _builtins.int
     DUE_IN_FIELD_NUMBER: _builtins.int
+    ACTOR_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """Sequence of the batch that it happened in."""
     type: _builtins.str
@@ -290,6 +359,8 @@ class HistoryEvent(_message.Message):
     """Time in the cluster that counts leases (ms), of the batch."""
     log_time_ms: _builtins.int
     """Time in the cluster that counts timeouts and retry waits (ms), of the batch."""
+    actor: _builtins.str
+    """Who asked for it. Empty: nobody, it followed from something else."""
     @_builtins.property
     def at(self) -> _timestamp_pb2.Timestamp:
         """When (wall clock of the leader)."""
@@ -312,10 +383,11 @@ class HistoryEvent(_message.Message):
         led_time_ms: _builtins.int = ...,
         log_time_ms: _builtins.int = ...,
         due_in: _duration_pb2.Duration | None = ...,
+        actor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "due_in", b"due_in"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "attempt", b"attempt", "detail", b"detail", "due_in", b"due_in", "led_time_ms", b"led_time_ms", "log_time_ms", b"log_time_ms", "revision", b"revision", "session_id", b"session_id", "step_id", b"step_id", "token", b"token", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "at", b"at", "attempt", b"attempt", "detail", b"detail", "due_in", b"due_in", "led_time_ms", b"led_time_ms", "log_time_ms", b"log_time_ms", "revision", b"revision", "session_id", b"session_id", "step_id", b"step_id", "token", b"token", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

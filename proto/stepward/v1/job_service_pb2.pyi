@@ -55,6 +55,7 @@ class JobSubmission(_message.Message):
     IDEMPOTENCY_KEY_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
     CALLER_ID_FIELD_NUMBER: _builtins.int
+    DEADLINE_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Empty: "default"."""
     definition_name: _builtins.str
@@ -73,6 +74,10 @@ class JobSubmission(_message.Message):
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """At most 32 labels; keys of 1 to 64, values of at most 256 characters."""
 
+    @_builtins.property
+    def deadline(self) -> _duration_pb2.Duration:
+        """From the submission to the end of the job. Absent: the definition's."""
+
     def __init__(
         self,
         *,
@@ -83,10 +88,11 @@ class JobSubmission(_message.Message):
         idempotency_key: _builtins.str = ...,
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         caller_id: _builtins.str = ...,
+        deadline: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["input", b"input"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline", "input", b"input"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller_id", b"caller_id", "definition_name", b"definition_name", "definition_version", b"definition_version", "idempotency_key", b"idempotency_key", "input", b"input", "labels", b"labels", "namespace", b"namespace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller_id", b"caller_id", "deadline", b"deadline", "definition_name", b"definition_name", "definition_version", b"definition_version", "idempotency_key", b"idempotency_key", "input", b"input", "labels", b"labels", "namespace", b"namespace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -365,6 +371,238 @@ class GetJobResponse(_message.Message):
 Global___GetJobResponse: _TypeAlias = GetJobResponse  # noqa: Y015
 
 @_typing.final
+class ListJobStepsRequest(_message.Message):
+    """Asks for a page of the steps of a job."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    STATES_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    CONSISTENCY_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """The job."""
+    page_size: _builtins.int
+    """0: 50; at most 1000."""
+    page_token: _builtins.str
+    """From the page before; bound to the filters."""
+    consistency: _common_pb2.Consistency.ValueType
+    """How fresh the answer must be."""
+    @_builtins.property
+    def states(self) -> _containers.RepeatedScalarFieldContainer[_common_pb2.StepState.ValueType]:
+        """Only steps in these states. Empty: all."""
+
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        states: _abc.Iterable[_common_pb2.StepState.ValueType] | None = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+        consistency: _common_pb2.Consistency.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consistency", b"consistency", "job_id", b"job_id", "page_size", b"page_size", "page_token", b"page_token", "states", b"states"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListJobStepsRequest: _TypeAlias = ListJobStepsRequest  # noqa: Y015
+
+@_typing.final
+class ListJobStepsResponse(_message.Message):
+    """A page of steps."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEPS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty on the last page."""
+    revision: _builtins.int
+    """Sequence of the newest batch that the page shows."""
+    @_builtins.property
+    def steps(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.JobStep]:
+        """In the order of the definition. May be fewer than asked for, also none, before the last page."""
+
+    def __init__(
+        self,
+        *,
+        steps: _abc.Iterable[_job_pb2.JobStep] | None = ...,
+        next_page_token: _builtins.str = ...,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "revision", b"revision", "steps", b"steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListJobStepsResponse: _TypeAlias = ListJobStepsResponse  # noqa: Y015
+
+@_typing.final
+class JobFilter(_message.Message):
+    """Which jobs. All that is said must hold; of `states` one."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class LabelsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    STATES_FIELD_NUMBER: _builtins.int
+    DEFINITION_NAME_FIELD_NUMBER: _builtins.int
+    LABELS_FIELD_NUMBER: _builtins.int
+    SUBMITTED_FROM_FIELD_NUMBER: _builtins.int
+    SUBMITTED_BEFORE_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    definition_name: _builtins.str
+    """Only jobs of this definition. Empty: all."""
+    queue: _builtins.str
+    """Only jobs with a step on this queue. Empty: all."""
+    @_builtins.property
+    def states(self) -> _containers.RepeatedScalarFieldContainer[_common_pb2.JobState.ValueType]:
+        """Only jobs in these states. Empty: all."""
+
+    @_builtins.property
+    def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Only jobs with all of these labels. At most 32."""
+
+    @_builtins.property
+    def submitted_from(self) -> _timestamp_pb2.Timestamp:
+        """Only jobs submitted at or after this moment. Absent: no such bound."""
+
+    @_builtins.property
+    def submitted_before(self) -> _timestamp_pb2.Timestamp:
+        """Only jobs submitted before this moment. Absent: no such bound."""
+
+    def __init__(
+        self,
+        *,
+        states: _abc.Iterable[_common_pb2.JobState.ValueType] | None = ...,
+        definition_name: _builtins.str = ...,
+        labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        submitted_from: _timestamp_pb2.Timestamp | None = ...,
+        submitted_before: _timestamp_pb2.Timestamp | None = ...,
+        queue: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["submitted_before", b"submitted_before", "submitted_from", b"submitted_from"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["definition_name", b"definition_name", "labels", b"labels", "queue", b"queue", "states", b"states", "submitted_before", b"submitted_before", "submitted_from", b"submitted_from"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JobFilter: _TypeAlias = JobFilter  # noqa: Y015
+
+@_typing.final
+class CountJobsRequest(_message.Message):
+    """Asks to count jobs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
+    CONSISTENCY_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Empty: "default"."""
+    consistency: _common_pb2.Consistency.ValueType
+    """How fresh the answer must be."""
+    @_builtins.property
+    def filter(self) -> Global___JobFilter:
+        """Which jobs. Absent: all."""
+
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        filter: Global___JobFilter | None = ...,
+        consistency: _common_pb2.Consistency.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consistency", b"consistency", "filter", b"filter", "namespace", b"namespace"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CountJobsRequest: _TypeAlias = CountJobsRequest  # noqa: Y015
+
+@_typing.final
+class CountJobsResponse(_message.Message):
+    """How many jobs there are."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COUNTS_FIELD_NUMBER: _builtins.int
+    TRUNCATED_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    truncated: _builtins.bool
+    """True when there may be more: a filter beyond states looks at a bounded number of jobs."""
+    revision: _builtins.int
+    """Sequence of the newest batch that was counted."""
+    @_builtins.property
+    def counts(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobStateCount]:
+        """By state; states without jobs are left out."""
+
+    def __init__(
+        self,
+        *,
+        counts: _abc.Iterable[Global___JobStateCount] | None = ...,
+        truncated: _builtins.bool = ...,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "revision", b"revision", "truncated", b"truncated"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CountJobsResponse: _TypeAlias = CountJobsResponse  # noqa: Y015
+
+@_typing.final
+class JobStateCount(_message.Message):
+    """How many jobs are in one state."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    state: _common_pb2.JobState.ValueType
+    """The state."""
+    count: _builtins.int
+    """How many."""
+    def __init__(
+        self,
+        *,
+        state: _common_pb2.JobState.ValueType = ...,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JobStateCount: _TypeAlias = JobStateCount  # noqa: Y015
+
+@_typing.final
 class ListJobsRequest(_message.Message):
     """Asks for a page of jobs."""
 
@@ -376,10 +614,11 @@ class ListJobsRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     CONSISTENCY_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Empty: "default"."""
     definition_name: _builtins.str
-    """Only jobs of this definition. Empty: all."""
+    """Only jobs of this definition. Empty: all. May be said here or in `filter`."""
     page_size: _builtins.int
     """0: 50; at most 1000."""
     page_token: _builtins.str
@@ -388,7 +627,11 @@ class ListJobsRequest(_message.Message):
     """How fresh the answer must be."""
     @_builtins.property
     def states(self) -> _containers.RepeatedScalarFieldContainer[_common_pb2.JobState.ValueType]:
-        """Only jobs in these states. Empty: all."""
+        """Only jobs in these states. Empty: all. May be said here or in `filter`."""
+
+    @_builtins.property
+    def filter(self) -> Global___JobFilter:
+        """Which jobs, beyond the two above. Absent: all."""
 
     def __init__(
         self,
@@ -399,10 +642,11 @@ class ListJobsRequest(_message.Message):
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
         consistency: _common_pb2.Consistency.ValueType = ...,
+        filter: Global___JobFilter | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consistency", b"consistency", "definition_name", b"definition_name", "namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "states", b"states"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consistency", b"consistency", "definition_name", b"definition_name", "filter", b"filter", "namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "states", b"states"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -583,19 +827,23 @@ class CancelJobRequest(_message.Message):
 
     JOB_ID_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    ACTOR_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Its id."""
     reason: _builtins.str
     """Why, for the history. At most 1 KiB."""
+    actor: _builtins.str
+    """Who asks, for the history. At most 128 characters."""
     def __init__(
         self,
         *,
         job_id: _builtins.str = ...,
         reason: _builtins.str = ...,
+        actor: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "job_id", b"job_id", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -55,10 +55,20 @@ class JobServiceStub(object):
                 request_serializer=stepward_dot_v1_dot_job__service__pb2.GetJobRequest.SerializeToString,
                 response_deserializer=stepward_dot_v1_dot_job__service__pb2.GetJobResponse.FromString,
                 _registered_method=True)
+        self.ListJobSteps = channel.unary_unary(
+                '/stepward.v1.JobService/ListJobSteps',
+                request_serializer=stepward_dot_v1_dot_job__service__pb2.ListJobStepsRequest.SerializeToString,
+                response_deserializer=stepward_dot_v1_dot_job__service__pb2.ListJobStepsResponse.FromString,
+                _registered_method=True)
         self.ListJobs = channel.unary_unary(
                 '/stepward.v1.JobService/ListJobs',
                 request_serializer=stepward_dot_v1_dot_job__service__pb2.ListJobsRequest.SerializeToString,
                 response_deserializer=stepward_dot_v1_dot_job__service__pb2.ListJobsResponse.FromString,
+                _registered_method=True)
+        self.CountJobs = channel.unary_unary(
+                '/stepward.v1.JobService/CountJobs',
+                request_serializer=stepward_dot_v1_dot_job__service__pb2.CountJobsRequest.SerializeToString,
+                response_deserializer=stepward_dot_v1_dot_job__service__pb2.CountJobsResponse.FromString,
                 _registered_method=True)
         self.WatchJob = channel.unary_stream(
                 '/stepward.v1.JobService/WatchJob',
@@ -117,6 +127,14 @@ class JobServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListJobSteps(self, request, context):
+        """Called by anyone. Reads a page of the steps of one job, in the order of the definition. May be repeated. Fails with
+        JOB_NOT_FOUND, PAGE_TOKEN_INVALID.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListJobs(self, request, context):
         """Called by anyone. Reads a page of jobs, the newest first. May be repeated. Fails with PAGE_TOKEN_INVALID.
         """
@@ -124,9 +142,18 @@ class JobServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CountJobs(self, request, context):
+        """Called by anyone. Counts the jobs that a list with the same filter would show. May be repeated.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def WatchJob(self, request, context):
         """Called by anyone who follows one job. Sends the job as it is, then each change, until it has ended. May be
-        repeated from the last revision seen. Fails with JOB_NOT_FOUND; OVERLOADED when too many follow.
+        repeated from the last revision seen. Fails with JOB_NOT_FOUND; OVERLOADED when too many follow; WATCH_TOO_SLOW when
+        the caller does not read: resume from the last revision seen. Of a job with more steps than fit, the first message
+        has as many as do, and a later one has those that changed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -178,10 +205,20 @@ def add_JobServiceServicer_to_server(servicer, server):
                     request_deserializer=stepward_dot_v1_dot_job__service__pb2.GetJobRequest.FromString,
                     response_serializer=stepward_dot_v1_dot_job__service__pb2.GetJobResponse.SerializeToString,
             ),
+            'ListJobSteps': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListJobSteps,
+                    request_deserializer=stepward_dot_v1_dot_job__service__pb2.ListJobStepsRequest.FromString,
+                    response_serializer=stepward_dot_v1_dot_job__service__pb2.ListJobStepsResponse.SerializeToString,
+            ),
             'ListJobs': grpc.unary_unary_rpc_method_handler(
                     servicer.ListJobs,
                     request_deserializer=stepward_dot_v1_dot_job__service__pb2.ListJobsRequest.FromString,
                     response_serializer=stepward_dot_v1_dot_job__service__pb2.ListJobsResponse.SerializeToString,
+            ),
+            'CountJobs': grpc.unary_unary_rpc_method_handler(
+                    servicer.CountJobs,
+                    request_deserializer=stepward_dot_v1_dot_job__service__pb2.CountJobsRequest.FromString,
+                    response_serializer=stepward_dot_v1_dot_job__service__pb2.CountJobsResponse.SerializeToString,
             ),
             'WatchJob': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchJob,
@@ -324,6 +361,33 @@ class JobService(object):
             _registered_method=True)
 
     @staticmethod
+    def ListJobSteps(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stepward.v1.JobService/ListJobSteps',
+            stepward_dot_v1_dot_job__service__pb2.ListJobStepsRequest.SerializeToString,
+            stepward_dot_v1_dot_job__service__pb2.ListJobStepsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def ListJobs(request,
             target,
             options=(),
@@ -340,6 +404,33 @@ class JobService(object):
             '/stepward.v1.JobService/ListJobs',
             stepward_dot_v1_dot_job__service__pb2.ListJobsRequest.SerializeToString,
             stepward_dot_v1_dot_job__service__pb2.ListJobsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CountJobs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stepward.v1.JobService/CountJobs',
+            stepward_dot_v1_dot_job__service__pb2.CountJobsRequest.SerializeToString,
+            stepward_dot_v1_dot_job__service__pb2.CountJobsResponse.FromString,
             options,
             channel_credentials,
             insecure,

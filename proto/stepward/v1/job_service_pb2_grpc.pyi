@@ -46,11 +46,19 @@ class JobServiceStub:
     """Called by those who have many jobs. Each submission is granted or refused on its own. Repeats as SubmitJob does."""
     GetJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.GetJobRequest, _job_service_pb2.GetJobResponse]
     """Called by anyone. Reads one job with its steps. May be repeated. Fails with JOB_NOT_FOUND."""
+    ListJobSteps: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ListJobStepsRequest, _job_service_pb2.ListJobStepsResponse]
+    """Called by anyone. Reads a page of the steps of one job, in the order of the definition. May be repeated. Fails with
+    JOB_NOT_FOUND, PAGE_TOKEN_INVALID.
+    """
     ListJobs: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ListJobsRequest, _job_service_pb2.ListJobsResponse]
     """Called by anyone. Reads a page of jobs, the newest first. May be repeated. Fails with PAGE_TOKEN_INVALID."""
+    CountJobs: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.CountJobsRequest, _job_service_pb2.CountJobsResponse]
+    """Called by anyone. Counts the jobs that a list with the same filter would show. May be repeated."""
     WatchJob: _grpc.UnaryStreamMultiCallable[_job_service_pb2.WatchJobRequest, _job_service_pb2.WatchJobResponse]
     """Called by anyone who follows one job. Sends the job as it is, then each change, until it has ended. May be
-    repeated from the last revision seen. Fails with JOB_NOT_FOUND; OVERLOADED when too many follow.
+    repeated from the last revision seen. Fails with JOB_NOT_FOUND; OVERLOADED when too many follow; WATCH_TOO_SLOW when
+    the caller does not read: resume from the last revision seen. Of a job with more steps than fit, the first message
+    has as many as do, and a later one has those that changed.
     """
     WatchJobs: _grpc.UnaryStreamMultiCallable[_job_service_pb2.WatchJobsRequest, _job_service_pb2.WatchJobsResponse]
     """Called by those who submit many jobs. Streams the ends of all jobs of one caller. May be repeated from the last
@@ -81,11 +89,19 @@ class JobServiceAsyncStub(JobServiceStub):
     """Called by those who have many jobs. Each submission is granted or refused on its own. Repeats as SubmitJob does."""
     GetJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.GetJobRequest, _job_service_pb2.GetJobResponse]  # type: ignore[assignment]
     """Called by anyone. Reads one job with its steps. May be repeated. Fails with JOB_NOT_FOUND."""
+    ListJobSteps: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ListJobStepsRequest, _job_service_pb2.ListJobStepsResponse]  # type: ignore[assignment]
+    """Called by anyone. Reads a page of the steps of one job, in the order of the definition. May be repeated. Fails with
+    JOB_NOT_FOUND, PAGE_TOKEN_INVALID.
+    """
     ListJobs: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ListJobsRequest, _job_service_pb2.ListJobsResponse]  # type: ignore[assignment]
     """Called by anyone. Reads a page of jobs, the newest first. May be repeated. Fails with PAGE_TOKEN_INVALID."""
+    CountJobs: _aio.UnaryUnaryMultiCallable[_job_service_pb2.CountJobsRequest, _job_service_pb2.CountJobsResponse]  # type: ignore[assignment]
+    """Called by anyone. Counts the jobs that a list with the same filter would show. May be repeated."""
     WatchJob: _aio.UnaryStreamMultiCallable[_job_service_pb2.WatchJobRequest, _job_service_pb2.WatchJobResponse]  # type: ignore[assignment]
     """Called by anyone who follows one job. Sends the job as it is, then each change, until it has ended. May be
-    repeated from the last revision seen. Fails with JOB_NOT_FOUND; OVERLOADED when too many follow.
+    repeated from the last revision seen. Fails with JOB_NOT_FOUND; OVERLOADED when too many follow; WATCH_TOO_SLOW when
+    the caller does not read: resume from the last revision seen. Of a job with more steps than fit, the first message
+    has as many as do, and a later one has those that changed.
     """
     WatchJobs: _aio.UnaryStreamMultiCallable[_job_service_pb2.WatchJobsRequest, _job_service_pb2.WatchJobsResponse]  # type: ignore[assignment]
     """Called by those who submit many jobs. Streams the ends of all jobs of one caller. May be repeated from the last
@@ -139,6 +155,16 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         """Called by anyone. Reads one job with its steps. May be repeated. Fails with JOB_NOT_FOUND."""
 
     @_abc_1.abstractmethod
+    def ListJobSteps(
+        self,
+        request: _job_service_pb2.ListJobStepsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.ListJobStepsResponse, _abc.Awaitable[_job_service_pb2.ListJobStepsResponse]]:
+        """Called by anyone. Reads a page of the steps of one job, in the order of the definition. May be repeated. Fails with
+        JOB_NOT_FOUND, PAGE_TOKEN_INVALID.
+        """
+
+    @_abc_1.abstractmethod
     def ListJobs(
         self,
         request: _job_service_pb2.ListJobsRequest,
@@ -147,13 +173,23 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         """Called by anyone. Reads a page of jobs, the newest first. May be repeated. Fails with PAGE_TOKEN_INVALID."""
 
     @_abc_1.abstractmethod
+    def CountJobs(
+        self,
+        request: _job_service_pb2.CountJobsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.CountJobsResponse, _abc.Awaitable[_job_service_pb2.CountJobsResponse]]:
+        """Called by anyone. Counts the jobs that a list with the same filter would show. May be repeated."""
+
+    @_abc_1.abstractmethod
     def WatchJob(
         self,
         request: _job_service_pb2.WatchJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_job_service_pb2.WatchJobResponse], _abc.AsyncIterator[_job_service_pb2.WatchJobResponse]]:
         """Called by anyone who follows one job. Sends the job as it is, then each change, until it has ended. May be
-        repeated from the last revision seen. Fails with JOB_NOT_FOUND; OVERLOADED when too many follow.
+        repeated from the last revision seen. Fails with JOB_NOT_FOUND; OVERLOADED when too many follow; WATCH_TOO_SLOW when
+        the caller does not read: resume from the last revision seen. Of a job with more steps than fit, the first message
+        has as many as do, and a later one has those that changed.
         """
 
     @_abc_1.abstractmethod

@@ -13,6 +13,7 @@ from stepward.server.core.definition_source import (
     StepSource,
     TimeoutsSource,
     UndoSource,
+    VerifySource,
 )
 from stepward.server.core.rejections import Reason, Refused, refuse
 from stepward.v1 import definition_pb2, definition_service_pb2
@@ -146,6 +147,8 @@ def source(message: definition_pb2.Definition) -> DefinitionSource:
         steps=tuple(_step(step) for step in message.steps),
         output=message.output,
         description=message.description,
+        deadline_ms=convert.duration_ms(message.deadline) if message.HasField("deadline") else None,
+        on_deadline=int(message.on_deadline),
     )
 
 
@@ -162,11 +165,24 @@ def _step(step: definition_pb2.Step) -> StepSource:
         start=int(step.start),
         undo=_undo(step.undo) if step.HasField("undo") else None,
         on_unknown=int(step.on_unknown),
+        verify=_verify(step.verify) if step.HasField("verify") else None,
     )
 
 
 def _undo(undo: definition_pb2.Undo) -> UndoSource:
-    return UndoSource(action=undo.action, retry=_retry(undo.retry), timeouts=_timeouts(undo.timeouts), queue=undo.queue)
+    return UndoSource(
+        action=undo.action,
+        retry=_retry(undo.retry),
+        timeouts=_timeouts(undo.timeouts),
+        queue=undo.queue,
+        effect=int(undo.effect),
+    )
+
+
+def _verify(verify: definition_pb2.Verify) -> VerifySource:
+    return VerifySource(
+        action=verify.action, retry=_retry(verify.retry), timeouts=_timeouts(verify.timeouts), queue=verify.queue
+    )
 
 
 def _retry(retry: definition_pb2.RetryPolicy) -> RetrySource:
@@ -176,6 +192,7 @@ def _retry(retry: definition_pb2.RetryPolicy) -> RetrySource:
         factor=retry.factor,
         cap_ms=convert.duration_ms(retry.cap) if retry.HasField("cap") else None,
         non_retryable_kinds=tuple(retry.non_retryable_kinds),
+        time_ms_max=convert.duration_ms(retry.time_max) if retry.HasField("time_max") else None,
     )
 
 
@@ -183,4 +200,8 @@ def _timeouts(timeouts: definition_pb2.Timeouts) -> TimeoutsSource:
     return TimeoutsSource(
         start_to_close_ms=convert.duration_ms(timeouts.start_to_close) if timeouts.HasField("start_to_close") else None,
         queue_ms=convert.duration_ms(timeouts.queue) if timeouts.HasField("queue") else None,
+        heartbeat_ms=convert.duration_ms(timeouts.heartbeat) if timeouts.HasField("heartbeat") else None,
+        schedule_to_close_ms=(
+            convert.duration_ms(timeouts.schedule_to_close) if timeouts.HasField("schedule_to_close") else None
+        ),
     )

@@ -50,6 +50,9 @@ CODES: Final[dict[Reason, grpc.StatusCode]] = {
     Reason.UNIMPLEMENTED: grpc.StatusCode.UNIMPLEMENTED,
     Reason.REVISION_COMPACTED: grpc.StatusCode.OUT_OF_RANGE,
     Reason.WAIT_TIMED_OUT: grpc.StatusCode.DEADLINE_EXCEEDED,
+    Reason.JOB_STATE: grpc.StatusCode.FAILED_PRECONDITION,
+    Reason.STEP_STATE: grpc.StatusCode.FAILED_PRECONDITION,
+    Reason.WATCH_TOO_SLOW: grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
 
 # What kind of thing was not there, and which piece of metadata names it.

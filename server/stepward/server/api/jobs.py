@@ -155,6 +155,18 @@ class JobService:
         """Not served yet."""
         raise refuse(Reason.UNIMPLEMENTED, "WatchJobs is not served yet; watch each job, or run them and wait")
 
+    async def list_job_steps(
+        self, request: job_service_pb2.ListJobStepsRequest, context: Any
+    ) -> job_service_pb2.ListJobStepsResponse:
+        """Not served yet."""
+        raise refuse(Reason.UNIMPLEMENTED, "ListJobSteps is not served yet; read the job")
+
+    async def count_jobs(
+        self, request: job_service_pb2.CountJobsRequest, context: Any
+    ) -> job_service_pb2.CountJobsResponse:
+        """Not served yet."""
+        raise refuse(Reason.UNIMPLEMENTED, "CountJobs is not served yet; list the jobs")
+
     async def cancel_job(
         self, request: job_service_pb2.CancelJobRequest, context: Any
     ) -> job_service_pb2.CancelJobResponse:

@@ -12,10 +12,19 @@ from stepward.server.core.definition_source import (
     either,
     retry_spec,
 )
-from stepward.server.core.rows import DefinitionBody, Effect, OnUnknown, StartMode, StepSpec, UndoSpec
+from stepward.server.core.rows import (
+    DefinitionBody,
+    Effect,
+    OnDeadline,
+    OnUnknown,
+    StartMode,
+    StepSpec,
+    UndoSpec,
+    VerifySpec,
+)
 
 if TYPE_CHECKING:
-    from stepward.server.core.definition_source import DefinitionSource, StepSource, UndoSource
+    from stepward.server.core.definition_source import DefinitionSource, StepSource, UndoSource, VerifySource
     from stepward.server.core.limits import Limits
     from stepward.server.core.rejections import Violation
 
@@ -41,7 +50,14 @@ def compile_definition(
         _step(step, tuple(sorted(positions[need] for need in step.needs)), tuple(dependents[position]))
         for position, step in enumerate(source.steps)
     )
-    return DefinitionBody(source.name, steps, source.output.strip(JSON_SPACES).encode(), source_bytes)
+    return DefinitionBody(
+        name=source.name,
+        steps=steps,
+        output=source.output.strip(JSON_SPACES).encode(),
+        source=source_bytes,
+        deadline_ms=source.deadline_ms or 0,
+        on_deadline=OnDeadline(source.on_deadline or OnDeadline.COMPENSATE),
+    )
 
 
 def _step(step: StepSource, needs: tuple[int, ...], dependents: tuple[int, ...]) -> StepSpec:
@@ -58,15 +74,19 @@ def _step(step: StepSource, needs: tuple[int, ...], dependents: tuple[int, ...])
         start_to_close_ms=either(step.timeouts.start_to_close_ms, START_TO_CLOSE_MS_DEFAULT),
         queue_ms=either(step.timeouts.queue_ms, QUEUE_MS_DEFAULT),
         effect=effect,
-        start=StartMode(step.start or _start_default(effect, step.undo)),
+        start=StartMode(step.start or _start_default(effect, step)),
         on_unknown=OnUnknown(step.on_unknown or OnUnknown.ESCALATE),
         undo=None if step.undo is None else _undo(step.undo, queue),
+        verify=None if step.verify is None else _verify(step.verify, queue),
+        heartbeat_ms=step.timeouts.heartbeat_ms or 0,
+        schedule_to_close_ms=step.timeouts.schedule_to_close_ms or 0,
     )
 
 
-def _start_default(effect: Effect, undo: UndoSource | None) -> StartMode:
-    """On offer where an attempt that may have happened can be repeated or undone, else on accept."""
-    return StartMode.ON_OFFER if effect is Effect.IDEMPOTENT or undo is not None else StartMode.ON_ACCEPT
+def _start_default(effect: Effect, step: StepSource) -> StartMode:
+    """On offer where an attempt that may have happened can be repeated, undone or asked about, else on accept."""
+    harmless = effect is Effect.IDEMPOTENT or step.undo is not None or step.verify is not None
+    return StartMode.ON_OFFER if harmless else StartMode.ON_ACCEPT
 
 
 def _undo(undo: UndoSource, step_queue: str) -> UndoSpec:
@@ -76,4 +96,19 @@ def _undo(undo: UndoSource, step_queue: str) -> UndoSpec:
         retry=retry_spec(undo.retry),
         start_to_close_ms=either(undo.timeouts.start_to_close_ms, START_TO_CLOSE_MS_DEFAULT),
         queue_ms=either(undo.timeouts.queue_ms, QUEUE_MS_DEFAULT),
+        heartbeat_ms=undo.timeouts.heartbeat_ms or 0,
+        schedule_to_close_ms=undo.timeouts.schedule_to_close_ms or 0,
+        effect=Effect(undo.effect or Effect.IDEMPOTENT),
+    )
+
+
+def _verify(verify: VerifySource, step_queue: str) -> VerifySpec:
+    return VerifySpec(
+        action=verify.action,
+        queue=verify.queue or step_queue,
+        retry=retry_spec(verify.retry),
+        start_to_close_ms=either(verify.timeouts.start_to_close_ms, START_TO_CLOSE_MS_DEFAULT),
+        queue_ms=either(verify.timeouts.queue_ms, QUEUE_MS_DEFAULT),
+        heartbeat_ms=verify.timeouts.heartbeat_ms or 0,
+        schedule_to_close_ms=verify.timeouts.schedule_to_close_ms or 0,
     )

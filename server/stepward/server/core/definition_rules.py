@@ -11,7 +11,7 @@ from stepward.server.core import graph
 from stepward.server.core.definition_source import either, retry_spec
 from stepward.server.core.json_text import quoted
 from stepward.server.core.rejections import Violation
-from stepward.server.core.rows import Effect, OnUnknown, StartMode
+from stepward.server.core.rows import Effect, OnDeadline, OnUnknown, StartMode
 from stepward.server.core.template import TemplateError, compile_template
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         StepSource,
         TimeoutsSource,
         UndoSource,
+        VerifySource,
     )
     from stepward.server.core.limits import Limits
 
@@ -42,6 +43,7 @@ def check(source: DefinitionSource, limits: Limits, *, size_bytes: int) -> tuple
         return (Violation("", f"the definition has {size_bytes} bytes; at most {limits.definition_bytes_max}"),)
     rules = _Rules(source, limits)
     rules.name("name", source.name)
+    rules.deadline()
     if 1 <= len(source.steps) <= limits.steps_max:
         rules.steps()
     else:
@@ -79,6 +81,11 @@ class _Rules:
             character = f"{_value(odd[0])} (U+{ord(odd[0]):04X})"
             self.broken(field, f"{_value(name)} has {character} at {odd.start()}; only A-Z a-z 0-9 . _ - are allowed")
 
+    def deadline(self) -> None:
+        """When its jobs must have ended, and what follows."""
+        self._within("deadline", either(self._source.deadline_ms, 1), 1, self._limits.duration_ms_max, " ms")
+        self._enum("on_deadline", self._source.on_deadline, OnDeadline)
+
     def steps(self) -> None:
         """The steps one by one, then what holds between them."""
         for at, step in enumerate(self._source.steps):
@@ -111,6 +118,8 @@ class _Rules:
         self._enum(f"{field}.on_unknown", step.on_unknown, OnUnknown)
         if step.undo is not None:
             self._undo(f"{field}.undo", step.undo)
+        if step.verify is not None:
+            self._verify(f"{field}.verify", step.verify)
 
     def _undo(self, field: str, undo: UndoSource) -> None:
         self.name(f"{field}.action", undo.action)
@@ -118,6 +127,14 @@ class _Rules:
             self.name(f"{field}.queue", undo.queue)
         self._retry(f"{field}.retry", undo.retry)
         self._timeouts(f"{field}.timeouts", undo.timeouts)
+        self._enum(f"{field}.effect", undo.effect, Effect)
+
+    def _verify(self, field: str, verify: VerifySource) -> None:
+        self.name(f"{field}.action", verify.action)
+        if verify.queue:
+            self.name(f"{field}.queue", verify.queue)
+        self._retry(f"{field}.retry", verify.retry)
+        self._timeouts(f"{field}.timeouts", verify.timeouts)
 
     def _needs(self, field: str, at: int, step: StepSource) -> None:
         if len(step.needs) > self._limits.needs_max:
@@ -174,6 +191,7 @@ class _Rules:
                 f"{field}.initial",
                 f"it is {filled.initial_ms} ms{own}; it must be at most the cap, {filled.cap_ms} ms{default}",
             )
+        self._within(f"{field}.time_max", either(retry.time_ms_max, 1), 1, self._limits.duration_ms_max, " ms")
         self._kinds(f"{field}.non_retryable_kinds", retry.non_retryable_kinds)
 
     def _kinds(self, field: str, kinds: Sequence[str]) -> None:
@@ -189,6 +207,8 @@ class _Rules:
         longest_ms = self._limits.duration_ms_max
         self._within(f"{field}.start_to_close", either(timeouts.start_to_close_ms, 1), 1, longest_ms, " ms")
         self._within(f"{field}.queue", either(timeouts.queue_ms, 1), 1, longest_ms, " ms")
+        self._within(f"{field}.heartbeat", either(timeouts.heartbeat_ms, 1), 1, longest_ms, " ms")
+        self._within(f"{field}.schedule_to_close", either(timeouts.schedule_to_close_ms, 1), 1, longest_ms, " ms")
 
     def _within(self, field: str, value: int, lowest: int, highest: int, unit: str) -> None:
         if not lowest <= value <= highest:

@@ -25,6 +25,7 @@ class RetrySource(Struct, frozen=True):
     factor: float = 0.0
     cap_ms: int | None = None
     non_retryable_kinds: tuple[str, ...] = ()
+    time_ms_max: int | None = None
 
 
 class TimeoutsSource(Struct, frozen=True):
@@ -32,10 +33,22 @@ class TimeoutsSource(Struct, frozen=True):
 
     start_to_close_ms: int | None = None
     queue_ms: int | None = None
+    heartbeat_ms: int | None = None
+    schedule_to_close_ms: int | None = None
 
 
 class UndoSource(Struct, frozen=True):
     """An `Undo`."""
+
+    action: str = ""
+    retry: RetrySource = RetrySource()
+    timeouts: TimeoutsSource = TimeoutsSource()
+    queue: str = ""
+    effect: int = 0
+
+
+class VerifySource(Struct, frozen=True):
+    """A `Verify`."""
 
     action: str = ""
     retry: RetrySource = RetrySource()
@@ -57,6 +70,7 @@ class StepSource(Struct, frozen=True):
     start: int = 0
     undo: UndoSource | None = None
     on_unknown: int = 0
+    verify: VerifySource | None = None
 
 
 class DefinitionSource(Struct, frozen=True):
@@ -66,6 +80,8 @@ class DefinitionSource(Struct, frozen=True):
     steps: tuple[StepSource, ...] = ()
     output: str = ""
     description: str = ""
+    deadline_ms: int | None = None
+    on_deadline: int = 0
 
 
 def retry_spec(retry: RetrySource) -> RetrySpec:
@@ -76,6 +92,7 @@ def retry_spec(retry: RetrySource) -> RetrySpec:
         factor=float(retry.factor or RETRY_DEFAULT.factor),
         cap_ms=either(retry.cap_ms, RETRY_DEFAULT.cap_ms),
         non_retryable_kinds=tuple(sorted(set(retry.non_retryable_kinds))),
+        time_ms_max=retry.time_ms_max or 0,
     )
 
 

@@ -46,6 +46,11 @@ class StepState(IntEnum):
     UNDO_OUTCOME_UNKNOWN = 16
     UNDO_FAILED = 17
     COMPENSATED = 18
+    VERIFY_READY = 19
+    VERIFY_OFFERED = 20
+    VERIFY_RUNNING = 21
+    VERIFY_RETRY_WAIT = 22
+    UNDO_SKIPPED = 23
 
 
 class Effect(IntEnum):
@@ -67,6 +72,14 @@ class OnUnknown(IntEnum):
 
     ESCALATE = 1
     COMPENSATE = 2
+
+
+class OnDeadline(IntEnum):
+    """What becomes of a job whose deadline has passed."""
+
+    CANCEL = 1
+    COMPENSATE = 2
+    FAIL = 3
 
 
 class CancelReason(IntEnum):
@@ -97,6 +110,12 @@ class EventType(IntEnum):
     JobCancelled = 6
     JobFailed = 7
     JobEscalated = 8
+    JobPaused = 9
+    JobResumed = 10
+    JobTerminated = 11
+    JobDeadlinePassed = 12
+    JobStuck = 13
+    JobDeadlineRenewed = 14
     StepReady = 20
     StepOffered = 21
     StepOfferResent = 22
@@ -116,6 +135,11 @@ class EventType(IntEnum):
     StepEscalated = 36
     StepAttemptConfirmedStopped = 37
     StaleReportObserved = 38
+    StepRetryRequested = 39
+    StepSkipped = 40
+    StepFoundDone = 41
+    StepFoundNotDone = 42
+    StepNotTold = 43
     UndoReady = 50
     UndoOffered = 51
     UndoStarted = 52
@@ -130,6 +154,21 @@ class EventType(IntEnum):
     UndoAttemptStopped = 61
     UndoOfferResent = 62
     UndoOfferWithdrawn = 63
+    UndoOutcomeUnknown = 64
+    UndoSkipped = 65
+    UndoRetryRequested = 66
+    VerifyReady = 80
+    VerifyOffered = 81
+    VerifyStarted = 82
+    VerifyAttemptFailed = 83
+    VerifyAttemptLost = 84
+    VerifyAttemptTimedOut = 85
+    VerifyAttemptUnknown = 86
+    VerifyRetryScheduled = 87
+    VerifyHandedBack = 88
+    VerifyAttemptStopped = 89
+    VerifyOfferResent = 90
+    VerifyOfferWithdrawn = 91
 
 
 class Row(Struct, array_like=True, frozen=True, forbid_unknown_fields=True, gc=False, tag=1):
@@ -157,13 +196,14 @@ class Failure(Value, frozen=True):
 
 
 class RetrySpec(Value, frozen=True):
-    """How failed attempts are repeated."""
+    """How failed attempts are repeated. `time_ms_max` 0: no bound."""
 
     attempts_max: int = 5
     initial_ms: int = 1_000
     factor: float = 2.0
     cap_ms: int = 60_000
     non_retryable_kinds: tuple[str, ...] = ()
+    time_ms_max: int = 0
 
 
 class UndoSpec(Value, frozen=True):
@@ -174,12 +214,28 @@ class UndoSpec(Value, frozen=True):
     retry: RetrySpec
     start_to_close_ms: int
     queue_ms: int
+    heartbeat_ms: int = 0
+    schedule_to_close_ms: int = 0
+    effect: Effect = Effect.IDEMPOTENT
+
+
+class VerifySpec(Value, frozen=True):
+    """How a remote service is asked what became of an attempt. It may always be repeated."""
+
+    action: str
+    queue: str
+    retry: RetrySpec
+    start_to_close_ms: int
+    queue_ms: int
+    heartbeat_ms: int = 0
+    schedule_to_close_ms: int = 0
 
 
 class StepSpec(Value, frozen=True):
     """A step with every default filled in and its edges as positions in the definition.
 
-    `needs` and `dependents` are direct. `input` is the template; empty means the job's whole input.
+    `needs` and `dependents` are direct. `input` is the template; empty means the job's whole input. `heartbeat_ms` and
+    `schedule_to_close_ms` 0: none.
     """
 
     id: str
@@ -195,6 +251,9 @@ class StepSpec(Value, frozen=True):
     start: StartMode
     on_unknown: OnUnknown
     undo: UndoSpec | None = None
+    verify: VerifySpec | None = None
+    heartbeat_ms: int = 0
+    schedule_to_close_ms: int = 0
 
 
 class DefinitionBody(Row, frozen=True):
@@ -204,6 +263,8 @@ class DefinitionBody(Row, frozen=True):
     steps: tuple[StepSpec, ...]
     output: bytes
     source: bytes
+    deadline_ms: int = 0
+    on_deadline: OnDeadline = OnDeadline.COMPENSATE
 
 
 class DefinitionRecord(Row, frozen=True):
@@ -379,6 +440,7 @@ class Event(Value, frozen=True):
     session_id: str = ""
     detail: str = ""
     due_in_ms: int = 0
+    actor: str = ""
 
 
 class History(Row, frozen=True):

@@ -45,6 +45,11 @@ MOVERS: Final[dict[StepState, Mover]] = {
     S.UNDO_OUTCOME_UNKNOWN: Mover.PERSON,
     S.UNDO_FAILED: Mover.PERSON,
     S.COMPENSATED: Mover.NOTHING,
+    S.VERIFY_READY: Mover.TIMER,
+    S.VERIFY_OFFERED: Mover.TIMER,
+    S.VERIFY_RUNNING: Mover.TIMER,
+    S.VERIFY_RETRY_WAIT: Mover.TIMER,
+    S.UNDO_SKIPPED: Mover.NOTHING,
 }
 
 _UNDO_BEGINS: Final = frozenset({S.UNDO_READY, S.UNDO_RETRY_WAIT})
@@ -71,6 +76,11 @@ MOVES: Final[dict[StepState, frozenset[StepState]]] = {
     S.UNDO_OUTCOME_UNKNOWN: frozenset(),
     S.UNDO_FAILED: _UNDO_BEGINS,
     S.COMPENSATED: frozenset(),
+    S.VERIFY_READY: frozenset(),
+    S.VERIFY_OFFERED: frozenset(),
+    S.VERIFY_RUNNING: frozenset(),
+    S.VERIFY_RETRY_WAIT: frozenset(),
+    S.UNDO_SKIPPED: frozenset(),
 }
 
 
