@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from stepward.server.core import keys, rows
+from stepward.server.core.batch import Batch
 from stepward.server.core.commands import (
     ApplyDefinition,
     AttemptRef,
@@ -17,6 +19,7 @@ from stepward.server.core.commands import (
     SubmitJob,
 )
 from stepward.server.core.decide import Moment, decide
+from stepward.server.core.draft import Draft
 from stepward.server.core.limits import Limits
 from stepward.server.core.rows import (
     DefinitionBody,
@@ -63,7 +66,22 @@ class World:
 
     def do(self, *commands: AnyCommand) -> list[Answer]:
         """Decide and apply a batch. Returns the answers, in order."""
-        moment = Moment(
+        decision = decide(self.reader, commands, self.moment(), self.limits, self.rng)
+        if decision.failures:
+            raise RuleRaisedError(decision.failures[0][0]) from decision.failures[0][1]
+        self._apply(decision.changes)
+        return decision.answers
+
+    @contextmanager
+    def batch(self) -> Iterator[Batch]:
+        """A batch for rules that no command leads to alone; what is done in it is applied at its end."""
+        draft = Draft(self.reader)
+        yield Batch(draft, self.moment(), self.limits, self.rng)
+        self._apply(draft.changes())
+
+    def moment(self) -> Moment:
+        """That of the next batch."""
+        return Moment(
             sequence=self.sequence + 1,
             epoch=self.epoch,
             incarnation=0,
@@ -72,17 +90,15 @@ class World:
             wall_ms=WALL_MS + self.now_ms,
             steady_ms=self.now_ms,
         )
-        decision = decide(self.reader, commands, moment, self.limits, self.rng)
-        if decision.failures:
-            raise RuleRaisedError(decision.failures[0][0]) from decision.failures[0][1]
-        self.changes = decision.changes
-        if decision.changes:
+
+    def _apply(self, changes: Mapping[bytes, Row | None]) -> None:
+        self.changes = changes
+        if changes:
             self.sequence += 1
-            puts = [(key, keys.encode_row(row)) for key, row in decision.changes.items() if row is not None]
-            self.store.apply(puts, [key for key, row in decision.changes.items() if row is None])
+            puts = [(key, keys.encode_row(row)) for key, row in changes.items() if row is not None]
+            self.store.apply(puts, [key for key, row in changes.items() if row is None])
             self.store.commit()
-            self.reader.applied(decision.changes)
-        return decision.answers
+            self.reader.applied(changes)
 
     def one(self, command: AnyCommand) -> Answer:
         """The answer to a single command."""
@@ -94,7 +110,13 @@ class World:
 
     def submit(self, job_id: str, definition: str, *, key: str = "", body: bytes = b"{}") -> Answer:
         """Submit a job with an id of the test's choice."""
-        return self.one(SubmitJob(job_id, "default", definition, 0, Payload(body), key, {}, "", body))
+        return self.one(self.submission(job_id, definition, key=key, body=body))
+
+    def submission(
+        self, job_id: str, definition: str, *, key: str = "", body: bytes = b"{}", labels: dict[str, str] | None = None
+    ) -> SubmitJob:
+        """What submits a job with an id of the test's choice."""
+        return SubmitJob(job_id, "default", definition, 0, Payload(body), key, labels or {}, "", body)
 
     def open(self, session_id: str, actions: tuple[str, ...], *, slots: int = 4, queue: str = "q") -> int:
         """Open a session or a newer stream of it. Returns the generation."""

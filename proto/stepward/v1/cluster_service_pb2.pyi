@@ -130,7 +130,7 @@ class ShardStatus(_message.Message):
 
     @_builtins.property
     def jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobCount]:
-        """Jobs by state, counted from the index."""
+        """Jobs by state, over all namespaces."""
 
     def __init__(
         self,

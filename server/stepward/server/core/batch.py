@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
-from stepward.server.core import keys, rows, states
+from stepward.server.core import counts, keys, rows, states
 from stepward.server.core.rows import Clock, Event, EventType
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from stepward.server.core.decide import Moment
     from stepward.server.core.draft import Draft
     from stepward.server.core.limits import Limits
-    from stepward.server.core.rows import DefinitionBody, Progress, Step, StepSpec, StepState, UndoSpec
+    from stepward.server.core.rows import DefinitionBody, JobState, Progress, Step, StepSpec, StepState, UndoSpec
     from stepward.server.core.states import Phase
 
 
@@ -92,11 +92,20 @@ class Batch:
         moment = self.moment
         after = replace(progress, revision=moment.sequence, updated_wall_ms=moment.wall_ms, **changes)
         if after.state is not progress.state:
-            namespace = self.job(job_id).namespace
-            self.draft.delete(keys.job_index(namespace, progress.state, job_id))
-            self.draft.put(keys.job_index(namespace, after.state, job_id), rows.JobIndex())
+            self.list_job(job_id, self.job(job_id).namespace, progress.state, after.state)
         self.draft.put(keys.progress(job_id), after)
         return after
+
+    def list_job(self, job_id: str, namespace: str, before: JobState | None, after: JobState | None) -> None:
+        """Move a job from the list of one state to that of another, and count it there. None: in no list.
+
+        Nothing else changes index and counts. A job that comes into its first list must have its own row already.
+        """
+        if before is not None:
+            self.draft.delete(keys.job_index(namespace, before, job_id))
+        if after is not None:
+            self.draft.put(keys.job_index(namespace, after, job_id), rows.JobIndex())
+        counts.change(self.draft, namespace, job_id, before, after)
 
     def touch(self, job_id: str) -> None:
         """Raise a job's revision, so that those who watch it look again."""

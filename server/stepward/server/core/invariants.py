@@ -24,7 +24,9 @@ def violations(reader: Reader, *, led_ms: int) -> list[str]:
     """Everything that is wrong with these rows."""
     jobs = [key[1:].decode() for key in reader.scan(keys.JOB)]
     found = [text for job_id in jobs for text in _job_violations(reader, job_id, led_ms)]
-    return found + list(_index_violations(reader, set(jobs))) + list(_session_violations(reader))
+    found += _index_violations(reader, set(jobs))
+    found += count_violations(reader)
+    return found + list(_session_violations(reader))
 
 
 def _job_violations(reader: Reader, job_id: str, led_ms: int) -> Iterator[str]:
@@ -129,6 +131,28 @@ def _index_violations(reader: Reader, jobs: set[str]) -> Iterator[str]:
                 yield f"timer row of session {subject.decode()}, which is not open"
     if reader.count(keys.JOB_INDEX) != len(jobs):
         yield f"{reader.count(keys.JOB_INDEX)} index rows for {len(jobs)} jobs"
+
+
+def count_violations(reader: Reader) -> Iterator[str]:
+    """The counts of each namespace against a recount of its jobs, and its bounds against all their times."""
+    recounted: dict[str, dict[JobState, int]] = {}
+    for key in reader.scan(keys.JOB):
+        job_id = key[1:].decode()
+        job, progress = reader.get(key), reader.get(keys.progress(job_id))
+        assert isinstance(job, rows.Job)
+        assert isinstance(progress, rows.Progress)
+        counts = recounted.setdefault(job.namespace, {})
+        counts[progress.state] = counts.get(progress.state, 0) + 1
+        row = reader.get(keys.job_counts(job.namespace))
+        late_ms = job.submitted_wall_ms - keys.job_id_ms(job_id)
+        if isinstance(row, rows.JobCounts) and not row.submitted_late_ms_min <= late_ms <= row.submitted_late_ms_max:
+            yield f"job {job_id} was submitted {late_ms} ms after the time in its id, which {row} leaves out"
+    counted = {key[1:].decode(): reader.get(key) for key in reader.scan(keys.JOB_COUNTS)}
+    for namespace in {*recounted, *counted}:
+        row = counted.get(namespace)
+        found = row.counts if isinstance(row, rows.JobCounts) else {}
+        if found != recounted.get(namespace, {}):
+            yield f"namespace {namespace} counts {found}, and has {recounted.get(namespace, {})}"
 
 
 def _session_violations(reader: Reader) -> Iterator[str]:

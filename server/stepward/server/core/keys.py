@@ -7,6 +7,7 @@ them inside keys. A step is named by its position in the definition, two bytes.
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -29,6 +30,7 @@ TIMER: Final = b"T"
 ASSIGNMENT: Final = b"A"
 SESSION: Final = b"E"
 JOB_INDEX: Final = b"I"
+JOB_COUNTS: Final = b"M"
 IDEMPOTENCY: Final = b"K"
 DEFINITION: Final = b"D"
 DEFINITION_HEAD: Final = b"N"
@@ -48,6 +50,7 @@ _TYPES: Final[dict[bytes, type[Row]]] = {
     ASSIGNMENT: rows.Assignment,
     SESSION: rows.Session,
     JOB_INDEX: rows.JobIndex,
+    JOB_COUNTS: rows.JobCounts,
     IDEMPOTENCY: rows.IdempotencyKey,
     DEFINITION: rows.DefinitionRecord,
     DEFINITION_HEAD: rows.DefinitionHead,
@@ -59,6 +62,9 @@ _DECODERS: Final[dict[int, Callable[[bytes], Row]]] = {
     kind[0]: msgspec.msgpack.Decoder(type_).decode for kind, type_ in _TYPES.items()
 }
 _encode = msgspec.msgpack.Encoder().encode
+
+# A shard, and a UUIDv7, which begins with milliseconds (RFC 9562, section 5.7).
+_JOB_ID_TIME: Final = re.compile(r"[0-9]+-([0-9a-f]{12})").match
 
 TIMER_STEP: Final = b"s"
 TIMER_SESSION: Final = b"e"
@@ -190,6 +196,23 @@ def parse_assignment(key: bytes) -> tuple[str, int, str, int]:
 def job_index(namespace: str, state: JobState, job_id: str = "") -> bytes:
     """Key of a `rows.JobIndex`; without a job id the prefix of a state."""
     return JOB_INDEX + namespace.encode() + b"\0" + bytes((state,)) + job_id.encode()
+
+
+def job_counts(namespace: str) -> bytes:
+    """Key of a `rows.JobCounts`."""
+    return JOB_COUNTS + namespace.encode()
+
+
+def job_id_ms(job_id: str) -> int:
+    """The time in a job's id (wall time of whoever drew it). 0 for an id that has none."""
+    found = _JOB_ID_TIME(job_id)
+    return int(found[1], 16) if found else 0
+
+
+def job_id_from(job_id: str, wall_ms: int) -> str:
+    """What stands before every id of this time or later, and behind every older one, in the shard of `job_id`."""
+    shard, dash, _ = job_id.partition("-")
+    return f"{shard}{dash}{max(0, wall_ms):012x}"
 
 
 def idempotency(namespace: str, idempotency_key: str) -> bytes:

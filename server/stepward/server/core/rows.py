@@ -430,6 +430,17 @@ class JobIndex(Row, frozen=True):
     """A job under its namespace and state (`I`); everything is in the key."""
 
 
+class JobCounts(Row, frozen=True):
+    """How many jobs a namespace has in each state (`M`); see `counts`. States without jobs are left out.
+
+    A job was submitted at least `submitted_late_ms_min` and at most `submitted_late_ms_max` after the time in its id.
+    """
+
+    counts: dict[JobState, int]
+    submitted_late_ms_min: int = 0
+    submitted_late_ms_max: int = 0
+
+
 class Event(Value, frozen=True):
     """One thing that happened. `ordinal` -1 is the job itself."""
 

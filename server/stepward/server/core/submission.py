@@ -39,7 +39,7 @@ def submit_job(batch: Batch, command: SubmitJob) -> JobSubmitted:
     draft.put(keys.job(command.job_id), job)
     progress = rows.Progress(JobState.RUNNING, moment.sequence, moment.wall_ms, steps_open=len(body.steps))
     draft.put(keys.progress(command.job_id), progress)
-    draft.put(keys.job_index(command.namespace, JobState.RUNNING, command.job_id), rows.JobIndex())
+    batch.list_job(command.job_id, command.namespace, None, JobState.RUNNING)
     if command.idempotency_key:
         key_row = rows.IdempotencyKey(command.job_id, command.fingerprint)
         draft.put(keys.idempotency(command.namespace, command.idempotency_key), key_row)

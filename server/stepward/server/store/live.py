@@ -30,6 +30,7 @@ _SMALL_KINDS: Final = frozenset(
         keys.DEFINITION,
         keys.DEFINITION_HEAD,
         keys.BEAT,
+        keys.JOB_COUNTS,
     )
 )
 # Those of them in which a caller's payload lies.
