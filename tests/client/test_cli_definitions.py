@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import grpc
@@ -84,7 +85,10 @@ def test_definition_validate(server: ScriptedServer, at: list[str], tmp_path: Pa
     alone = run("definition", "validate", str(file), "--server", "127.0.0.1:1")
 
     assert (fine.code, fine.stdout) == (0, f"{file}: fine\n")
-    assert (wrong.code, wrong.stdout) == (1, f"{file}:5:13: steps[1].needs[0]: no such step\n")
+    assert (wrong.code, wrong.lines) == (
+        1,
+        [f"{file}:5:13: steps[1].needs[0]: no such step", "  5 |     needs: [aa]", "    |             ^"],
+    )
     assert as_lines.json == {
         "file": str(file),
         "line": 5,
@@ -93,7 +97,39 @@ def test_definition_validate(server: ScriptedServer, at: list[str], tmp_path: Pa
         "description": "no such step",
     }
     assert alone.code == 5
-    assert "the form of all files is right" in alone.stderr
+    assert f"the form is right, the meaning needs a server: {file}" in alone.stderr
+
+
+def test_definition_validate_tells_form_and_meaning_at_once(
+    server: ScriptedServer, at: list[str], tmp_path: Path
+) -> None:
+    """What cannot be read is told beside what the server says of the others, and never sent."""
+    broken, readable = tmp_path / "broken.yaml", tmp_path / "readable.yaml"
+    broken.write_text("nam: x\nstep: []\n")
+    readable.write_text(TRIP)
+    violation = definition_service_pb2.Violation(field="steps[1].needs[0]", description="no such step")
+    server.always("ValidateDefinition", definition_service_pb2.ValidateDefinitionResponse(violations=[violation]))
+
+    both = run("definition", "validate", str(broken), str(readable), *at)
+    as_lines = run("definition", "validate", str(broken), *at, "-o", "jsonl")
+    applied = run("definition", "apply", str(broken), str(readable), *at)
+
+    assert (both.code, as_lines.code, applied.code) == (1, 1, 1)
+    assert [line.partition(": ")[0] for line in both.lines if line.startswith(str(tmp_path))] == [
+        f"{broken}:1:1",
+        f"{broken}:2:1",
+        f"{readable}:5:13",
+    ]
+    assert json.loads(as_lines.lines[1]) == {
+        "file": str(broken),
+        "line": 2,
+        "column": 1,
+        "field": "",
+        "description": 'unknown field "step", did you mean "steps"?',
+    }
+    assert applied.stderr.splitlines()[0] == f'{broken}:1:1: unknown field "nam", did you mean "name"?'
+    assert len(server.requests("ValidateDefinition")) == 1
+    assert server.requests("ApplyDefinition") == []
 
 
 def test_definition_get_and_list(server: ScriptedServer, at: list[str]) -> None:

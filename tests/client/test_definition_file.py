@@ -7,21 +7,24 @@ from pathlib import Path
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from stepward.client.cli.definition_text import as_yaml
 from stepward.client.definition_file import FILE_BYTES_MAX, load, loads, read, reads
+from stepward.client.definition_text import as_yaml
 from stepward.client.errors import DefinitionFileError, Violation
+from stepward.client.yaml_nodes import PROBLEMS_MAX
 from stepward.v1 import definition_pb2 as pb
 
 TRIP = """\
 name: trip
 description: Books a trip, or nothing.
+deadline: 2h
+on_deadline: cancel
 steps:
   - id: flight
     action: book-flight
     queue: trip
     input: {who: "${input.who}", to: "${input.to}"}
-    retry: {attempts_max: 3, initial: 1s, factor: 2, cap: 10s, non_retryable_kinds: [SoldOut]}
-    timeouts: {start_to_close: 30s, queue: 1h}
+    retry: {attempts_max: 3, initial: 1s, factor: 2, cap: 10s, non_retryable_kinds: [SoldOut], time_max: 5m}
+    timeouts: {start_to_close: 30s, queue: 1h, heartbeat: 5s, schedule_to_close: 1h30m}
     effect: non_idempotent
     start: on_accept
     on_unknown: compensate
@@ -30,6 +33,12 @@ steps:
       retry: {initial: 500ms}
       timeouts: {start_to_close: 1d}
       queue: undo
+      effect: non_idempotent
+    verify:
+      action: find-flight
+      retry: {attempts_max: 2}
+      timeouts: {queue: 1m}
+      queue: desk
   - id: hotel
     needs: [flight]
 output:
@@ -51,8 +60,14 @@ TRIP_DEFINITION = pb.Definition(
                 factor=2,
                 cap=Duration(seconds=10),
                 non_retryable_kinds=["SoldOut"],
+                time_max=Duration(seconds=300),
             ),
-            timeouts=pb.Timeouts(start_to_close=Duration(seconds=30), queue=Duration(seconds=3600)),
+            timeouts=pb.Timeouts(
+                start_to_close=Duration(seconds=30),
+                queue=Duration(seconds=3600),
+                heartbeat=Duration(seconds=5),
+                schedule_to_close=Duration(seconds=5400),
+            ),
             effect=pb.EFFECT_NON_IDEMPOTENT,
             start=pb.START_MODE_ON_ACCEPT,
             on_unknown=pb.ON_UNKNOWN_COMPENSATE,
@@ -61,11 +76,20 @@ TRIP_DEFINITION = pb.Definition(
                 retry=pb.RetryPolicy(initial=Duration(nanos=500_000_000)),
                 timeouts=pb.Timeouts(start_to_close=Duration(seconds=86400)),
                 queue="undo",
+                effect=pb.EFFECT_NON_IDEMPOTENT,
+            ),
+            verify=pb.Verify(
+                action="find-flight",
+                retry=pb.RetryPolicy(attempts_max=2),
+                timeouts=pb.Timeouts(queue=Duration(seconds=60)),
+                queue="desk",
             ),
         ),
         pb.Step(id="hotel", needs=["flight"]),
     ],
     output='{"flight":"${steps.flight.output.id}"}',
+    deadline=Duration(seconds=7200),
+    on_deadline=pb.ON_DEADLINE_CANCEL,
 )
 
 
@@ -84,7 +108,7 @@ def test_no_field_is_forgotten() -> None:
     set_fields = {descriptor.name for descriptor, _ in step.ListFields()} | {"needs"}
 
     assert set_fields == set(pb.Step.DESCRIPTOR.fields_by_name)
-    for message in (TRIP_DEFINITION, step.retry, step.timeouts, step.undo):
+    for message in (TRIP_DEFINITION, step.retry, step.timeouts, step.undo, step.verify):
         assert {descriptor.name for descriptor, _ in message.ListFields()} == set(message.DESCRIPTOR.fields_by_name)
 
 
@@ -304,15 +328,15 @@ def test_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "place"),
     [
-        ("steps[1].needs[0]", (19, 13)),
-        ("steps[0].retry.factor", (8, 51)),
-        ("steps[0].undo.retry.initial", (15, 24)),
-        ("output", (21, 3)),
+        ("steps[1].needs[0]", (27, 13)),
+        ("steps[0].retry.factor", (10, 51)),
+        ("steps[0].undo.retry.initial", (17, 24)),
+        ("output", (29, 3)),
         # What stands nowhere is led to what is around it.
-        ("steps[1].action", (18, 5)),
-        ("steps[0].input.who", (7, 12)),
-        ("steps[0].retry.non_retryable_kinds[7]", (8, 85)),
-        ("steps[9]", (4, 3)),
+        ("steps[1].action", (26, 5)),
+        ("steps[0].input.who", (9, 12)),
+        ("steps[0].retry.non_retryable_kinds[7]", (10, 85)),
+        ("steps[9]", (6, 3)),
         ("nothing", None),
         ("", None),
     ],
@@ -329,14 +353,66 @@ def test_locate_leads_to_defaults() -> None:
     assert file.locate("steps[0].retry.factor") == (3, 19)
 
 
-def test_complaint(tmp_path: Path) -> None:
+def test_what_a_server_says_is_shown_in_its_line(tmp_path: Path) -> None:
     """A violation as a compiler would print it."""
     path = tmp_path / "trip.yaml"
     path.write_text(TRIP)
     file = read(path)
 
-    assert file.complaint(Violation("steps[1].needs[0]", "no such step")) == (
-        f"{path}:19:13: steps[1].needs[0]: no such step"
+    assert file.problem(Violation("steps[1].needs[0]", "no such step")).text == (
+        f"{path}:27:13: steps[1].needs[0]: no such step\n  27 |     needs: [flight]\n     |             ^"
     )
-    assert file.complaint(Violation("definition.name", "is taken")) == f"{path}:1:7: definition.name: is taken"
-    assert file.complaint(Violation("", "and 3 more")) == f"{path}: and 3 more"
+    assert file.problem(Violation("definition.name", "is taken")).text.startswith(f"{path}:1:7: definition.name: is ")
+    assert file.problem(Violation("", "and 3 more")).text == f"{path}: and 3 more"
+
+
+def test_all_that_is_wrong_is_told_at_once() -> None:
+    """In the order of the file, each with its line; what is right beside it is no trouble."""
+    with pytest.raises(DefinitionFileError) as caught:
+        loads(
+            """\
+name: 2026
+defaults: {needs: [a], retry: {factor: 0}}
+steps:
+  - id: a
+    retry: {atempts_max: 3, initial: 1x}
+    input: {a: .nan, b: !color red, c: 1}
+  - [b]
+  - id: c
+    id: d
+    needs: [1, a, {}]
+stop: []
+""",
+            "t.yaml",
+        )
+
+    assert [(problem.line, problem.column) for problem in caught.value.problems] == [
+        *((1, 7), (2, 12), (2, 40), (5, 13), (5, 38), (6, 16), (6, 25), (7, 5), (9, 5), (10, 13), (10, 19), (11, 1)),
+    ]
+    assert str(caught.value).splitlines()[9:12] == [
+        't.yaml:5:13: unknown field "atempts_max" in steps[0].retry, did you mean "attempts_max"?',
+        "  5 |     retry: {atempts_max: 3, initial: 1x}",
+        "    |             ^",
+    ]
+
+
+@pytest.mark.parametrize(("wrong", "told"), [(PROBLEMS_MAX, PROBLEMS_MAX), (PROBLEMS_MAX + 1, PROBLEMS_MAX + 1)])
+def test_told_problems_are_bounded(wrong: int, told: int) -> None:
+    """Whoever has more will read the file again."""
+    with pytest.raises(DefinitionFileError) as caught:
+        loads("".join(f"wrong{number}: 1\n" for number in range(wrong)))
+
+    problems = caught.value.problems
+    assert len(problems) == told
+    assert problems[-1].description.startswith("unknown field" if wrong == PROBLEMS_MAX else "and 1 more; correct")
+
+
+def test_a_shared_mistake_is_told_once() -> None:
+    """An alias is read as often as it is used; its mistake stands in one place."""
+    with pytest.raises(DefinitionFileError) as caught:
+        loads("name: x\nsteps:\n  - id: a\n    retry: &r {caps: 1s}\n  - id: b\n    retry: *r\n")
+
+    assert [problem.description.partition(" in ")[0] for problem in caught.value.problems] == [
+        'unknown field "caps"'
+    ] * 2
+    assert len({problem.line for problem in caught.value.problems}) == 1

@@ -4,8 +4,8 @@ The only schema is the contract: a file is walked along the message `Definition`
 written at once. What the files have beyond it: durations such as "30s", enum names in small letters, JSON templates
 (`input`, `output`) written as YAML, and `defaults:` for what all steps share.
 
-Errors here are about form and name file, line and column. What a definition means (cycles, references) is checked by
-the server; `DefinitionFile.locate` leads its complaints back to the lines.
+Errors here are about form: all of a file at once, each with line, column and the line itself. What a definition means
+(cycles, references) is checked by the server; `DefinitionFile.problem` leads its complaints back to the lines.
 """
 
 from __future__ import annotations
@@ -19,8 +19,19 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf.descriptor import FieldDescriptor
 
 from stepward.client.durations import parse_duration
-from stepward.client.errors import DefinitionFileError, Violation
-from stepward.client.yaml_nodes import Document, is_null, is_text, parse_json, place, quote, suggestion
+from stepward.client.errors import DefinitionFileError, FileProblem, Violation
+from stepward.client.yaml_nodes import (
+    LINE_END,
+    Document,
+    EndlessError,
+    is_null,
+    is_text,
+    parse_json,
+    place,
+    problem_at,
+    quote,
+    suggestion,
+)
 from stepward.v1.definition_pb2 import Definition, Step
 
 if TYPE_CHECKING:
@@ -55,6 +66,8 @@ class DefinitionFile:
     definition: Definition
     places: dict[str, tuple[int, int]] = field(default_factory=dict, repr=False)
     """Line and column, from 1, by path such as "steps[2].needs[0]"."""
+    lines: list[str] = field(default_factory=list, repr=False)
+    """Of the file."""
 
     def locate(self, path: str) -> tuple[int, int] | None:
         """Line and column of a field, or of the nearest thing around it that stands in the file."""
@@ -65,18 +78,17 @@ class DefinitionFile:
             path = shorter
         return self.places[path]
 
-    def complaint(self, violation: Violation) -> str:
+    def problem(self, violation: Violation) -> FileProblem:
         """What a server says about the definition, with the place in the file where that can be told."""
-        found = self.locate(violation.field.removeprefix("definition."))
-        where = f"{self.name}:{found[0]}:{found[1]}" if found else self.name
-        return f"{where}: {violation.text}"
+        line, column = self.locate(violation.field.removeprefix("definition.")) or (0, 0)
+        return problem_at(self.name, self.lines, line, column, violation.text)
 
 
 def load(path: Path | str) -> Definition:
     """The definition in a file.
 
     Raises:
-        DefinitionFileError: It cannot be read; the message begins with path, line and column.
+        DefinitionFileError: It cannot be read; `problems` lists all that is wrong, each with line and column.
     """
     return read(path).definition
 
@@ -96,23 +108,30 @@ def read(path: Path | str) -> DefinitionFile:
     try:
         content = Path(path).read_bytes()
     except OSError as error:
-        raise DefinitionFileError(f"cannot be read: {error.strerror or error}", path=name) from None
+        raise _without_place(name, f"cannot be read: {error.strerror or error}") from None
     if len(content) > FILE_BYTES_MAX:
-        raise DefinitionFileError(f"has {len(content)} bytes; at most {FILE_BYTES_MAX}", path=name)
+        raise _without_place(name, f"has {len(content)} bytes; at most {FILE_BYTES_MAX}")
     try:
         return reads(content.decode(), name)
     except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        column = error.start - (content.rfind(b"\n", 0, error.start) + 1) + 1
-        raise DefinitionFileError("is not UTF-8 text", path=name, line=line, column=column) from None
+        before = content[: error.start].decode()
+        lines = LINE_END.split(before)
+        # What cannot be decoded cannot be shown either.
+        problem = FileProblem(name, len(lines), len(lines[-1]) + 1, "is not UTF-8 text")
+        raise DefinitionFileError([problem]) from None
 
 
 def reads(text: str, name: str = "<text>") -> DefinitionFile:
     """As `loads`, with the places."""
     if name.endswith(".json"):
         _check_json(text, name)
-    reader = _Reader(Document(text, name))
-    return DefinitionFile(name, reader.definition(), reader.places)
+    document = Document(text, name)
+    reader = _Reader(document)
+    return DefinitionFile(name, reader.definition(), reader.places, document.lines)
+
+
+def _without_place(name: str, description: str) -> DefinitionFileError:
+    return DefinitionFileError([FileProblem(name, 0, 0, description)])
 
 
 def _check_json(text: str, name: str) -> None:
@@ -120,11 +139,12 @@ def _check_json(text: str, name: str) -> None:
     try:
         parse_json(text)
     except json.JSONDecodeError as error:
-        raise DefinitionFileError(
-            f"broken JSON: {error.msg}", path=name, line=error.lineno, column=error.colno
-        ) from None
+        description = f"broken JSON: {error.msg}"
+        # Counted as JSON does, for which only a newline ends a line.
+        problem = problem_at(name, text.split("\n"), error.lineno, error.colno, description)
+        raise DefinitionFileError([problem]) from None
     except RecursionError:
-        raise DefinitionFileError("nested too deeply", path=name) from None
+        raise _without_place(name, "nested too deeply") from None
 
 
 class _Reader:
@@ -135,25 +155,40 @@ class _Reader:
         self.places: dict[str, tuple[int, int]] = {}
 
     def definition(self) -> Definition:
+        """The definition.
+
+        Raises:
+            DefinitionFileError: Something is wrong; all of it is told.
+        """
         definition = Definition()
+        try:
+            with self._document.collecting():
+                self._definition(definition)
+        except EndlessError as error:
+            self._document.problems.extend(error.problems)
+        self._document.raise_problems()
+        return definition
+
+    def _definition(self, definition: Definition) -> None:
         defaults: Node | None = None
         for key, key_node, node in self._document.mapping(self._document.root, "a definition"):
             if key == "defaults":
                 defaults = node
-            else:
+                continue
+            with self._document.collecting():
                 self._field(definition, key, key_node, node, path="", also=["defaults"])
         if defaults is not None and not is_null(defaults):
             self._share(defaults, definition)
-        return definition
 
     def _share(self, node: Node, definition: Definition) -> None:
         """Give every step what it has not said itself."""
         defaults = Step()
         for key, key_node, value in self._document.mapping(node, "defaults"):
-            if key not in SHAREABLE:
-                hint = suggestion(key, list(SHAREABLE))
-                raise self._document.error(f'defaults cannot have "{key}"{hint}', key_node)
-            self._field(defaults, key, key_node, value, path="defaults")
+            with self._document.collecting():
+                if key not in SHAREABLE:
+                    hint = suggestion(key, list(SHAREABLE))
+                    raise self._document.error(f'defaults cannot have "{key}"{hint}', key_node)
+                self._field(defaults, key, key_node, value, path="defaults")
         for number, step in enumerate(definition.steps):
             for descriptor in Step.DESCRIPTOR.fields:
                 own, shared = f"steps[{number}].{descriptor.name}", f"defaults.{descriptor.name}"
@@ -168,7 +203,8 @@ class _Reader:
 
     def _message(self, message: Message, node: Node, path: str) -> None:
         for key, key_node, value in self._document.mapping(node, path):
-            self._field(message, key, key_node, value, path=path)
+            with self._document.collecting():
+                self._field(message, key, key_node, value, path=path)
 
     def _field(
         self, message: Message, key: str, key_node: Node, node: Node, *, path: str, also: list[str] | None = None
@@ -196,10 +232,11 @@ class _Reader:
         for number, item in enumerate(self._document.items(node, path)):
             inner = f"{path}[{number}]"
             self.places[inner] = place(item)
-            if descriptor.message_type is not None:
-                self._message(values.add(), item, inner)
-            else:
-                values.append(self._scalar(descriptor, item, inner))
+            with self._document.collecting():
+                if descriptor.message_type is not None:
+                    self._message(values.add(), item, inner)
+                else:
+                    values.append(self._scalar(descriptor, item, inner))
 
     def _submessage(self, message: Message, descriptor: Descriptor, node: Node, path: str) -> None:
         message.SetInParent()
@@ -244,15 +281,13 @@ class _Reader:
         return number
 
     def _enum(self, descriptor: FieldDescriptor, node: Node, path: str) -> int:
-        enum = descriptor.enum_type
-        assert enum is not None
-        prefix = enum.values[0].name.removesuffix("UNSPECIFIED")
-        numbers = {value.name.removeprefix(prefix).lower(): value.number for value in enum.values if value.number}
+        numbers = enum_words(descriptor)
         text = self._document.text(node, path)
-        name = text.upper().removeprefix(prefix).lower()
-        if name not in numbers:
-            raise self._document.error(f'{path} cannot be "{text}"{suggestion(name, list(numbers))}', node)
-        return numbers[name]
+        # The contract's own name is understood, too.
+        word = text.upper().removeprefix(_prefix(descriptor)).lower()
+        if word not in numbers:
+            raise self._document.error(f'{path} cannot be "{text}"{suggestion(word, list(numbers))}', node)
+        return numbers[word]
 
     def _template(self, node: Node, path: str) -> str:
         """JSON text: what was written as YAML becomes JSON, what was written as JSON stays as it is."""
@@ -267,6 +302,20 @@ class _Reader:
                 return quote(text)
             raise self._document.error(f"{path} is broken JSON: {error}", node) from None
         return text
+
+
+def enum_words(descriptor: FieldDescriptor) -> dict[str, int]:
+    """The values of an enum field by the words that files have for them."""
+    enum = descriptor.enum_type
+    assert enum is not None
+    prefix = _prefix(descriptor)
+    return {value.name.removeprefix(prefix).lower(): value.number for value in enum.values if value.number}
+
+
+def _prefix(descriptor: FieldDescriptor) -> str:
+    enum = descriptor.enum_type
+    assert enum is not None
+    return enum.values[0].name.removesuffix("UNSPECIFIED")
 
 
 def _copy_field(source: Message, target: Message, descriptor: FieldDescriptor) -> None:

@@ -39,7 +39,8 @@
     │   ├── JobCompensated
     │   ├── JobCancelled
     │   └── JobEscalated
-    └── DefinitionFileError          path, line, column
+    ├── DefinitionFileError          problems: path, line, column and excerpt of each
+    └── DefinitionError              a definition that is built in Python; raised where it goes wrong
 
 Each ErrorReason of the contract is one class (`BY_REASON`); the server holds the inverse table.
 """
@@ -48,7 +49,7 @@ Each ErrorReason of the contract is one class (`BY_REASON`); the server holds th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 if TYPE_CHECKING:
@@ -307,17 +308,39 @@ class JobEscalated(JobNotCompleted):
     """The job waits for a person."""
 
 
-class DefinitionFileError(StepwardError):
-    """A definition file cannot be read; the message begins with `path:line:column`, as editors understand it."""
+class FileProblem(NamedTuple):
+    """One thing that is wrong in a definition file."""
 
-    def __init__(self, problem: str, *, path: str, line: int = 0, column: int = 0) -> None:
-        """Line and column count from 1; 0 when the trouble has no place."""
-        place = f"{path}:{line}:{column}" if line else path
-        super().__init__(f"{place}: {problem}")
-        self.problem = problem
-        self.path = path
-        self.line = line
-        self.column = column
+    path: str
+    line: int
+    """From 1; 0 when the trouble has no place."""
+    column: int
+    """From 1, in characters."""
+    description: str
+    excerpt: str = ""
+    """The line and a caret below the column. Empty: there is nothing to show."""
+
+    @property
+    def text(self) -> str:
+        """As a compiler prints it: `path:line:column: what is wrong`, then the excerpt."""
+        place = f"{self.path}:{self.line}:{self.column}" if self.line else self.path
+        said = f"{place}: {self.description}"
+        return f"{said}\n{self.excerpt}" if self.excerpt else said
+
+
+class DefinitionFileError(StepwardError):
+    """A definition file cannot be read; `problems` lists all that is wrong in it, by line and column.
+
+    The message begins with `path:line:column`, as editors understand it.
+    """
+
+    def __init__(self, problems: Sequence[FileProblem]) -> None:
+        super().__init__("\n".join(problem.text for problem in problems))
+        self.problems = tuple(problems)
+
+
+class DefinitionError(StepwardError):
+    """A definition cannot be built like this. The message names the step and the field."""
 
 
 BY_REASON: Mapping[str, type[StepwardError]] = {

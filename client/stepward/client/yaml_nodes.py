@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any
 
@@ -16,11 +17,14 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from stepward.client.errors import DefinitionFileError
+from stepward.client.errors import DefinitionFileError, FileProblem
+from stepward.client.excerpts import excerpt
 
 DEPTH_MAX = 64
 # Aliases let a short text stand for an endless one.
 NODES_MAX = 100_000
+# Problems of one file that are told. Whoever has more will read it again.
+PROBLEMS_MAX = 100
 
 TEXT, INTEGER, FLOAT, BOOLEAN, NULL = "text", "integer", "number", "boolean", "nothing"
 
@@ -33,21 +37,58 @@ _KINDS = {
     "tag:yaml.org,2002:bool": BOOLEAN,
     "tag:yaml.org,2002:null": NULL,
 }
+LINE_END = re.compile(r"\r\n|[\r\n\x85\u2028\u2029]")
 _JSON_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
 
 
+class EndlessError(DefinitionFileError):
+    """The text is too deep or too large to be read on."""
+
+
 class Document:
-    """A text under the name that errors call it by."""
+    """A text under the name that errors call it by, and what has been found wrong in it so far."""
 
     def __init__(self, text: str, name: str) -> None:
         self.name = name
+        # A line ends where YAML says so; `splitlines` would also break at a form feed.
+        self.lines = LINE_END.split(text)
+        self.problems: list[FileProblem] = []
         self._nodes_left = NODES_MAX
         self.root = self._compose(text)
 
-    def error(self, problem: str, node: Node | None = None) -> DefinitionFileError:
-        """The error to raise about a node."""
+    def problem(self, description: str, node: Node | None = None) -> FileProblem:
+        """What is wrong with a node."""
         line, column = place(node) if node is not None else (0, 0)
-        return DefinitionFileError(problem, path=self.name, line=line, column=column)
+        return problem_at(self.name, self.lines, line, column, description)
+
+    def error(self, description: str, node: Node | None = None) -> DefinitionFileError:
+        """The error to raise about a node."""
+        return DefinitionFileError([self.problem(description, node)])
+
+    @contextmanager
+    def collecting(self) -> Iterator[None]:
+        """Keep an error of the block and go on behind it, so that a reader learns of all at once."""
+        try:
+            yield
+        except EndlessError:
+            raise
+        except DefinitionFileError as error:
+            self.problems.extend(error.problems)
+
+    def raise_problems(self) -> None:
+        """Raise all that has been found wrong, in the order of the file; nothing wrong: nothing.
+
+        Raises:
+            DefinitionFileError: Something is wrong. Beyond PROBLEMS_MAX the last problem says how many more there are.
+        """
+        if not self.problems:
+            return
+        # The same node may be read twice: aliases, and defaults that many steps share.
+        found = sorted(dict.fromkeys(self.problems), key=lambda problem: (problem.line, problem.column))
+        if len(found) > PROBLEMS_MAX:
+            more = self.problem(f"and {len(found) - PROBLEMS_MAX} more; correct these first")
+            found = [*found[:PROBLEMS_MAX], more]
+        raise DefinitionFileError(found)
 
     def mapping(self, node: Node, what: str) -> Iterator[tuple[str, Node, Node]]:
         """Key, key's node and value's node of each entry."""
@@ -56,13 +97,11 @@ class Document:
         self._count(node)
         first: dict[str, Node] = {}
         for key_node, value in node.value:
-            key = self._key(key_node)
-            if key in first:
-                raise self.error(
-                    f'"{key}" stands here for the second time; first in line {place(first[key])[0]}', key_node
-                )
-            first[key] = key_node
-            yield key, key_node, value
+            key: str | None = None
+            with self.collecting():
+                key = self._key(key_node, first)
+            if key is not None:
+                yield key, key_node, value
 
     def items(self, node: Node, what: str) -> list[Node]:
         """The items of a list."""
@@ -93,16 +132,19 @@ class Document:
         return float(self.json(node))
 
     def json(self, node: Node, depth: int = 0) -> str:
-        """The JSON that a node stands for; numbers keep their digits."""
+        """The JSON that a node stands for; numbers keep their digits. What has no such form is noted as a problem."""
         self._count(node)
         if depth > DEPTH_MAX:
-            raise self.error(f"nested deeper than {DEPTH_MAX} levels", node)
+            raise EndlessError([self.problem(f"nested deeper than {DEPTH_MAX} levels", node)])
         if isinstance(node, MappingNode):
             entries = self.mapping(node, "this")
             return "{" + ",".join(f"{quote(key)}:{self.json(value, depth + 1)}" for key, _, value in entries) + "}"
         if isinstance(node, SequenceNode):
             return "[" + ",".join(self.json(item, depth + 1) for item in node.value) + "]"
-        return self._json_scalar(node)
+        scalar = ""
+        with self.collecting():
+            scalar = self._json_scalar(node)
+        return scalar
 
     def _json_scalar(self, node: Node) -> str:
         text: str = node.value
@@ -135,18 +177,23 @@ class Document:
         except ValueError:
             raise self.error(f"{node.value} is not a whole number", node) from None
 
-    def _key(self, node: Node) -> str:
+    def _key(self, node: Node, first: dict[str, Node]) -> str:
+        """The name of a field, noted in `first` by its node."""
         if not isinstance(node, ScalarNode):
             raise self.error(f"the name of a field must be a text, not {describe(node)}", node)
         if node.tag == "tag:yaml.org,2002:merge":
             raise self.error('"<<" is not understood here; put what all steps share under "defaults:"', node)
         key: str = node.value
+        if key in first:
+            line = place(first[key])[0]
+            raise self.error(f'"{key}" stands here for the second time; first in line {line}', node)
+        first[key] = node
         return key
 
     def _count(self, node: Node) -> None:
         self._nodes_left -= 1
         if self._nodes_left < 0:
-            raise self.error(f"more than {NODES_MAX} values, aliases counted; make it smaller", node)
+            raise EndlessError([self.problem(f"more than {NODES_MAX} values, aliases counted; make it smaller", node)])
 
     def _compose(self, text: str) -> Node:
         try:
@@ -165,7 +212,14 @@ class Document:
         mark = error.problem_mark or error.context_mark
         context = f" ({error.context})" if error.context else ""
         line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
-        return DefinitionFileError(f"broken YAML: {error.problem}{context}", path=self.name, line=line, column=column)
+        description = f"broken YAML: {error.problem}{context}"
+        return DefinitionFileError([problem_at(self.name, self.lines, line, column, description)])
+
+
+def problem_at(name: str, lines: Sequence[str], line: int, column: int, description: str) -> FileProblem:
+    """A problem with the line that it stands in. Line 0: it has no place."""
+    shown = excerpt(lines[line - 1], line=line, column=column) if 1 <= line <= len(lines) else ""
+    return FileProblem(name, line, column, description, shown)
 
 
 def place(node: Node) -> tuple[int, int]:

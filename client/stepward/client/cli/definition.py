@@ -8,11 +8,12 @@ import click
 
 from stepward.client.cli.exits import ExitCode
 from stepward.client.cli.session import Session, ago, note, with_session
-from stepward.client.errors import DefinitionNotFound, InvalidDefinition, Unavailable
+from stepward.client.errors import DefinitionFileError, DefinitionNotFound, InvalidDefinition, Unavailable
 
 if TYPE_CHECKING:
     from stepward.client.blocking_client import Client
     from stepward.client.definition_file import DefinitionFile
+    from stepward.client.errors import FileProblem, Violation
     from stepward.client.values import DefinitionVersion
 
 
@@ -26,9 +27,12 @@ def definition() -> None:
 @with_session
 def apply(session: Session, files: tuple[str, ...]) -> ExitCode:
     """Store definitions from YAML or JSON files; an equal one stays as it is."""
-    from stepward.client.definition_file import read
-
-    read_files = [read(file) for file in files]
+    read_files, problems = read_all(files)
+    if problems:
+        # None is stored: whoever applies several at once wants them to fit together.
+        for problem in problems:
+            note(problem.text)
+        return ExitCode.ERROR
     with session.client() as client:
         for file in read_files:
             try:
@@ -37,6 +41,20 @@ def apply(session: Session, files: tuple[str, ...]) -> ExitCode:
                 complain(file, error)
                 return ExitCode.ERROR
     return ExitCode.OK
+
+
+def read_all(files: tuple[str, ...]) -> tuple[list[DefinitionFile], list[FileProblem]]:
+    """The files whose form is right, and what is wrong with the others."""
+    from stepward.client.definition_file import read
+
+    found: list[DefinitionFile] = []
+    problems: list[FileProblem] = []
+    for file in files:
+        try:
+            found.append(read(file))
+        except DefinitionFileError as error:
+            problems += error.problems
+    return found, problems
 
 
 def apply_file(session: Session, client: Client, file: DefinitionFile, *, to_stderr: bool) -> DefinitionVersion:
@@ -56,7 +74,7 @@ def apply_file(session: Session, client: Client, file: DefinitionFile, *, to_std
 def complain(file: DefinitionFile, error: InvalidDefinition) -> None:
     """Print what the server refused, each with its place in the file."""
     for violation in error.violations:
-        note(file.complaint(violation))
+        note(file.problem(violation).text)
     # With one complaint the message says the same again, and without its place.
     if len(error.violations) != 1:
         note(f"error: {error.message}")
@@ -66,28 +84,46 @@ def complain(file: DefinitionFile, error: InvalidDefinition) -> None:
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @with_session
 def validate(session: Session, files: tuple[str, ...]) -> ExitCode:
-    """Check definitions and change nothing. The form is checked here, the meaning by a server."""
-    from stepward.client.definition_file import read
+    """Check definitions and change nothing. The form is checked here, the meaning by a server.
 
-    read_files = [read(file) for file in files]
+    Everything that is wrong is told, with line and column. A file whose form is wrong is not sent to the server.
+    """
+    read_files, problems = read_all(files)
+    for problem in problems:
+        _print_problem(session, problem)
+    verdicts = _verdicts(session, read_files)
+    for file, violations in verdicts:
+        _print_verdict(session, file, violations)
+    return ExitCode.ERROR if problems or any(violations for _, violations in verdicts) else ExitCode.OK
+
+
+def _verdicts(session: Session, files: list[DefinitionFile]) -> list[tuple[DefinitionFile, tuple[Violation, ...]]]:
+    """What a server says about the files; without files it is not asked."""
+    if not files:
+        return []
     with session.client() as client:
         try:
-            found = [(file, client.validate_definition(file.definition)) for file in read_files]
+            return [(file, client.validate_definition(file.definition)) for file in files]
         except Unavailable:
-            note("the form of all files is right; their meaning needs a server")
+            note(f"the form is right, the meaning needs a server: {', '.join(file.name for file in files)}")
             raise
-    for file, violations in found:
-        for violation in violations:
-            if session.as_table:
-                click.echo(file.complaint(violation))
-            else:
-                line, column = file.locate(violation.field) or (0, 0)
-                session.print_form(
-                    {"file": file.name, "line": line, "column": column, **violation._asdict()},
-                )
-        if not violations and session.as_table:
-            click.echo(f"{file.name}: fine")
-    return ExitCode.ERROR if any(violations for _, violations in found) else ExitCode.OK
+
+
+def _print_verdict(session: Session, file: DefinitionFile, violations: tuple[Violation, ...]) -> None:
+    for violation in violations:
+        _print_problem(session, file.problem(violation), violation)
+    if not violations and session.as_table:
+        click.echo(f"{file.name}: fine")
+
+
+def _print_problem(session: Session, problem: FileProblem, violation: Violation | None = None) -> None:
+    """As a compiler does, or as a JSON document. Only what a server says has a field."""
+    if session.as_table:
+        click.echo(problem.text)
+        return
+    field, description = violation or ("", problem.description)
+    place = {"file": problem.path, "line": problem.line, "column": problem.column}
+    session.print_form({**place, "field": field, "description": description})
 
 
 @definition.command()
@@ -96,7 +132,7 @@ def validate(session: Session, files: tuple[str, ...]) -> ExitCode:
 @with_session
 def get(session: Session, name: str, version: int) -> ExitCode:
     """Print a definition, as a file that can be applied again."""
-    from stepward.client.cli.definition_text import as_yaml
+    from stepward.client.definition_text import as_yaml
 
     with session.client() as client:
         try:
