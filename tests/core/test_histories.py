@@ -26,11 +26,14 @@ from stepward.server.core.commands import (
     ProgressMade,
     RenewSession,
     ReportAttempts,
+    RetryStep,
+    SkipStep,
     Started,
     Stopped,
     Succeeded,
     Sweep,
     Unknown,
+    VerbDone,
 )
 from stepward.server.core.rows import (
     JOB_STATES_FINAL,
@@ -48,7 +51,7 @@ from tests.core.world import World, actions_of, step_spec
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from stepward.server.core.commands import AttemptEvent
+    from stepward.server.core.commands import AnyCommand, AttemptEvent
 
 DONE = Succeeded(Payload(b'{"id":1}'))
 COMMANDS = 250
@@ -99,6 +102,7 @@ class History:
             (self._renew, 15),
             (self._sweep, 10),
             (self._cancel, 3),
+            (self._operate, 5),
             (self._close_or_drain, 3),
             (self._report, 44),
         ]
@@ -145,6 +149,20 @@ class History:
     def _cancel(self) -> None:
         if self.jobs:
             self.world.one(CancelJob(self.rng.choice(self.jobs), "no longer wanted"))
+
+    def _operate(self) -> None:
+        """Somebody acts on a step of a job by hand, whatever state both are in."""
+        if not self.jobs:
+            return
+        job_id, step_id = self.rng.choice(self.jobs), self.rng.choice(self.body.steps).id
+        verbs: list[AnyCommand] = [
+            RetryStep(job_id, step_id, "it works again", "ada"),
+            SkipStep(job_id, step_id, Payload(b"null"), self.rng.random() < 0.5, "done by hand", "ada"),
+        ]
+        verb = self.rng.choice(verbs)
+        answer = self.world.one(verb)
+        if isinstance(answer, VerbDone) and not answer.already:
+            self.coverage[type(verb).__name__] += 1
 
     def _close_or_drain(self) -> None:
         found = self._session()
@@ -228,7 +246,7 @@ class History:
         for place, (_, event) in enumerate(self.world.events(job_id)):
             if event.type is EventType.UndoReady:
                 began.setdefault(event.ordinal, place)
-            elif event.type in (EventType.UndoSucceeded, EventType.UndoFailed):
+            elif event.type in (EventType.UndoSucceeded, EventType.UndoFailed, EventType.UndoSkipped):
                 ended[event.ordinal] = place
             elif event.type in (EventType.StepOffered, EventType.StepStarted, EventType.StepSucceeded):
                 forward_last = place
@@ -257,11 +275,13 @@ def run_seeds(first: int, count: int, only: int | None) -> Counter[str]:
 
 
 def test_random_histories(only_seed: int | None) -> None:
-    """All promises hold, and every way in which a job can end is met."""
-    ended = run_seeds(0, 40, only_seed)
+    """All promises hold, every way in which a job can end is met, and each thing that a person can do was done."""
+    met = run_seeds(0, 40, only_seed)
 
     if only_seed is None:
-        assert min(ended[state.name] for state in (*JOB_STATES_FINAL, JobState.ESCALATED)) > 0, ended
+        ends = [state.name for state in (*JOB_STATES_FINAL, JobState.ESCALATED)]
+        verbs = [RetryStep.__name__, SkipStep.__name__]
+        assert min(met[name] for name in ends + verbs) > 0, met
 
 
 @pytest.mark.slow

@@ -20,6 +20,8 @@ from stepward.server.core.commands import (
     ProgressMade,
     RenewSession,
     ReportAttempts,
+    RetryStep,
+    SkipStep,
     Started,
     Stopped,
     SubmitJob,
@@ -56,7 +58,11 @@ def order(transcript: Transcript, verb: str, line: Line) -> AnyCommand:
         case "report":
             return _report(transcript, line)
         case "cancel":
-            return CancelJob(transcript.job(line), line.take("reason", ""))
+            return CancelJob(transcript.job(line), line.take("reason", ""), line.take("actor", ""))
+        case "retry":
+            return RetryStep(transcript.job(line), line.take("step"), line.take("reason", ""), line.take("actor", ""))
+        case "skip":
+            return _skip(transcript, line)
         case "sweep":
             return Sweep(line.number("subjects", transcript.world.limits.sweep_subjects_max))
         case _:
@@ -189,6 +195,17 @@ def _held(transcript: Transcript, agent: str) -> tuple[AttemptRef, ...]:
     reader = transcript.world.reader
     found = [keys.parse_assignment(key) for key in reader.scan(keys.assignments(agent))]
     return tuple(AttemptRef(job_id, transcript.step_id(job_id, ordinal), token) for _, token, job_id, ordinal in found)
+
+
+def _skip(transcript: Transcript, line: Line) -> SkipStep:
+    return SkipStep(
+        job_id=transcript.job(line),
+        step_id=line.take("step"),
+        output=Payload(line.take("output", "null").encode()),
+        undone=line.take("undone", "no") == "yes",
+        reason=line.take("reason", ""),
+        actor=line.take("actor", ""),
+    )
 
 
 def _report(transcript: Transcript, line: Line) -> ReportAttempts:

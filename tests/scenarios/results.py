@@ -15,6 +15,7 @@ from stepward.server.core.commands import (
     SessionRenewed,
     StreamClosed,
     Swept,
+    VerbDone,
 )
 from stepward.server.core.rejections import Rejection
 from stepward.server.core.rows import CancelReason
@@ -47,6 +48,8 @@ def answered(command: AnyCommand, answer: Answer) -> list[str]:
             return [f"{job_id} is the first job of this key, {state.name}" if duplicate else f"submitted {job_id}"]
         case JobCancelled(job_id=job_id, already=already):
             return [f"{job_id} was cancelled or being undone before" if already else f"cancelling {job_id}"]
+        case VerbDone(already=already):
+            return ["there was nothing to do"] if already else ["done"]
         case DefinitionApplied(version=version, created=created):
             return [f"version {version}" if created else f"version {version}, as before"]
         case SessionOpened(generation=generation):
@@ -128,6 +131,7 @@ def _event(event: Event) -> str:
         f" attempt={event.attempt}" if event.attempt else "",
         f" token={event.token}" if event.token else "",
         f" in {event.due_in_ms} ms" if event.due_in_ms else "",
+        f" by {event.actor}" if event.actor else "",
         f" ({event.detail})" if event.detail else "",
     )
     return event.type.name + "".join(fields)

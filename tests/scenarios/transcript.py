@@ -12,7 +12,9 @@ Commands, each with `at=MS` to set all clocks first:
     session close|drain AGENT [generation=]
     report step=STEP outcome=OUTCOME [job=] [token=] [agent=] [output=JSON] [kind=] [message=] [retry_after=]
         outcomes: accepted started success failure fatal unknown refused handed_back stopped drained progress
-    cancel [job=] [reason=]
+    cancel [job=] [reason=] [actor=]
+    retry step=STEP [job=] [reason=] [actor=]
+    skip step=STEP [job=] [output=JSON] [undone=yes] [reason=] [actor=]
     sweep [subjects=]
     advance until=MS [alive=A,B] [every=MS]    time as it passes in a node: heartbeats of those alive, then a sweep
     show job|history [job=]

@@ -106,4 +106,5 @@ def _events(sequence: int, entry: History, body: DefinitionBody) -> Iterator[job
             led_time_ms=entry.led_ms,
             log_time_ms=entry.log_ms,
             due_in=convert.duration(event.due_in_ms) if event.due_in_ms else None,
+            actor=event.actor,
         )

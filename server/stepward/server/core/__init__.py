@@ -7,7 +7,8 @@ Nothing here reads a clock, draws a random number by itself, or does I/O. Readin
 3. `draft`: the overlay in which one batch is decided.
 4. `decide`: the entry: one savepoint a command, then the offers.
 5. `batch`: what every rule works on, and the only way in which a step changes.
-6. `submission`, `advance`, `offers`, `reports`, `attempts`, `compensation`, `sessions`, `supervision`: rules by noun.
+6. `submission`, `advance`, `offers`, `reports`, `attempts`, `compensation`, `sessions`, `supervision`,
+   `step_verbs`: rules by noun.
 7. `states`, `leases`, `clocks`, `policies`, `definition`, `graph`, `template`, `mapping`: tables and arithmetic.
 8. `inputs`, `views`: what handlers are given and readers see, put together from rows.
 9. `invariants`: what must hold of the rows, for tests.

@@ -57,11 +57,8 @@ def _close(batch: Batch, job_id: str, ordinal: int, step: Step, how: End, failur
     lingering, fence_led_ms = step.lingering, step.fence_at_led_ms
     key = keys.assignment(step.session_id, step.token, job_id, ordinal)
     if how is End.TIMED_OUT:
-        assignment = batch.draft.require(key, rows.Assignment)
-        batch.draft.put(
-            key, rows.Assignment(assignment.undo, assignment.start, assignment.offered_led_ms, CancelReason.TIMEOUT)
-        )
-        lingering = _linger(batch, step, Lingering(step.session_id, step.token))
+        step = let_go(batch, job_id, ordinal, step, CancelReason.TIMEOUT)
+        lingering = step.lingering
     else:
         batch.draft.delete(key)
     if how is End.LOST:
@@ -89,6 +86,18 @@ def _close(batch: Batch, job_id: str, ordinal: int, step: Step, how: End, failur
         lingering=lingering,
         fence_at_led_ms=fence_led_ms,
     )
+
+
+def let_go(batch: Batch, job_id: str, ordinal: int, step: Step, why: CancelReason) -> Step:
+    """Tell the agent that holds a step to stop, and wait no longer for the end of the attempt: it may have happened.
+
+    It keeps its slot until the agent is heard of or its session ends.
+    """
+    key = keys.assignment(step.session_id, step.token, job_id, ordinal)
+    assignment = batch.draft.require(key, rows.Assignment)
+    batch.draft.put(key, rows.Assignment(assignment.undo, assignment.start, assignment.offered_led_ms, why))
+    lingering = _linger(batch, step, Lingering(step.session_id, step.token))
+    return batch.keep(job_id, ordinal, step, lingering=lingering, maybe_done=True)
 
 
 def fence_of(batch: Batch, session_id: str) -> int:

@@ -127,6 +127,10 @@ class Batch:
             **changes,
         )
         self.draft.put(keys.step(job_id, ordinal), after)
+        waits = (state in states.WAIT_FOR_PERSON) - (step.state in states.WAIT_FOR_PERSON)
+        if waits:
+            progress = self.progress(job_id)
+            self.put_progress(job_id, progress, waiting=progress.waiting + waits)
         return after
 
     def keep(self, job_id: str, ordinal: int, step: Step, **changes: Any) -> Step:

@@ -35,6 +35,27 @@ class CancelJob(Command, frozen=True):
 
     job_id: str
     reason: str
+    actor: str = ""
+
+
+class RetryStep(Command, frozen=True):
+    """Try a step, or its undo, again: one that waits for a person, or one that waits for its next attempt."""
+
+    job_id: str
+    step_id: str
+    reason: str
+    actor: str
+
+
+class SkipStep(Command, frozen=True):
+    """Pass over a step with an output in its place, or over its undo. `undone`: somebody undid it by other means."""
+
+    job_id: str
+    step_id: str
+    output: Payload
+    undone: bool
+    reason: str
+    actor: str
 
 
 class ApplyDefinition(Command, frozen=True):
@@ -170,6 +191,8 @@ class Sweep(Command, frozen=True):
 AnyCommand = (
     SubmitJob
     | CancelJob
+    | RetryStep
+    | SkipStep
     | ApplyDefinition
     | OpenSession
     | RenewSession
@@ -191,6 +214,13 @@ class JobSubmitted(Struct, frozen=True):
 
 class JobCancelled(Struct, frozen=True):
     """Answer to CancelJob. `already`: it was being undone or cancelled before."""
+
+    job_id: str
+    already: bool
+
+
+class VerbDone(Struct, frozen=True):
+    """Answer to an operator's verb. `already`: there was nothing left to do."""
 
     job_id: str
     already: bool
@@ -248,6 +278,7 @@ class Swept(Struct, frozen=True):
 Answer = (
     JobSubmitted
     | JobCancelled
+    | VerbDone
     | DefinitionApplied
     | SessionOpened
     | SessionRenewed

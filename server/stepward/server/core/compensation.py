@@ -47,24 +47,26 @@ def cancel_job(batch: Batch, command: CancelJob) -> JobCancelled:
             state=progress.state.name,
         )
     if not advance.goes_forward(progress):
-        _retry_failed_undos(batch, command.job_id, progress)
+        _retry_failed_undos(batch, command, progress)
         return JobCancelled(command.job_id, True)
-    batch.event(command.job_id, EventType.JobCancelRequested, detail=command.reason)
+    batch.event(command.job_id, EventType.JobCancelRequested, detail=command.reason, actor=command.actor)
     failure = Failure("CANCELLED", command.reason or "cancelled on request", retryable=False)
     progress = batch.put_progress(command.job_id, progress, cancel_requested=True, failure=failure)
     begin(batch, command.job_id, progress)
     return JobCancelled(command.job_id, False)
 
 
-def _retry_failed_undos(batch: Batch, job_id: str, progress: Progress) -> None:
+def _retry_failed_undos(batch: Batch, command: CancelJob, progress: Progress) -> None:
     """A person asks again for a job to be undone, some of whose undos had failed for good."""
-    failed = [(ordinal, step) for ordinal, step in batch.steps(job_id) if step.state is StepState.UNDO_FAILED]
+    job_id = command.job_id
+    failed = [(ordinal, step) for ordinal, step in batch.steps(job_id) if step.state in states.WAIT_FOR_PERSON]
     if not failed:
         return
-    batch.event(job_id, EventType.JobCancelRequested, detail="failed undos are tried again")
+    text = "failed undos are tried again" + (f": {command.reason}" if command.reason else "")
+    batch.event(job_id, EventType.JobCancelRequested, detail=text, actor=command.actor)
     batch.put_progress(job_id, progress, state=JobState.COMPENSATING)
     for ordinal, step in failed:
-        _start_undo(batch, job_id, ordinal, step)
+        start_undo(batch, job_id, ordinal, step)
 
 
 def step_failed(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
@@ -94,12 +96,23 @@ def _escalate_job(batch: Batch, job_id: str, failure: Failure) -> None:
         batch.event(job_id, EventType.JobEscalated, detail=failure.kind)
 
 
+def no_longer_waits(batch: Batch, job_id: str) -> None:
+    """A step waits for a person no more: its job goes on when none of the others does."""
+    progress = batch.progress(job_id)
+    if progress.state is not JobState.ESCALATED or progress.waiting:
+        return
+    if progress.undoing:
+        batch.put_progress(job_id, progress, state=JobState.COMPENSATING)
+    else:
+        batch.put_progress(job_id, progress, state=JobState.RUNNING, failure=None)
+
+
 def begin(batch: Batch, job_id: str, progress: Progress) -> None:
     """Stop what goes forward: what is ready or waits is taken back, what is held is cancelled."""
     batch.event(job_id, EventType.JobCompensationStarted, detail=progress.failure.kind if progress.failure else "")
-    progress = batch.put_progress(job_id, progress, state=JobState.COMPENSATING)
+    batch.put_progress(job_id, progress, state=JobState.COMPENSATING)
     settling = sum(_stop(batch, job_id, ordinal, step) for ordinal, step in batch.steps(job_id))
-    batch.put_progress(job_id, progress, settling=settling)
+    batch.put_progress(job_id, batch.progress(job_id), settling=settling)
     if settling == 0:
         _begin_undos(batch, job_id)
 
@@ -181,11 +194,11 @@ def _open_undo(batch: Batch, job_id: str, ordinal: int) -> bool:
         if step.state is StepState.OUTCOME_UNKNOWN:
             batch.move(job_id, ordinal, step, StepState.FAILED, NO_TIMER)
         return False
-    _start_undo(batch, job_id, ordinal, step)
+    start_undo(batch, job_id, ordinal, step)
     return True
 
 
-def _start_undo(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
+def start_undo(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
     """Make an undo ready, once no attempt that it could meet can still act. It counts its own attempts."""
     if batch.draft.get(keys.step_progress(job_id, ordinal)) is not None:
         # What the action said of its progress is nothing that its undo could go on from.
@@ -199,7 +212,9 @@ def _start_undo(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
 
 def needs_undo(step: Step) -> bool:
     """Whether a step succeeded or may have happened, and is not undone."""
-    return step.state is not StepState.COMPENSATED and (step.state is StepState.SUCCEEDED or step.maybe_done)
+    if step.state is StepState.COMPENSATED:
+        return False
+    return step.state is StepState.SUCCEEDED or step.state in states.UNDO_OPEN or step.maybe_done
 
 
 def undo_ended(batch: Batch, job_id: str, ordinal: int) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from msgspec import Struct
 
-from stepward.server.core import compensation, offers, reports, sessions, submission, supervision
+from stepward.server.core import compensation, offers, reports, sessions, step_verbs, submission, supervision
 from stepward.server.core.batch import Batch
 from stepward.server.core.commands import (
     ApplyDefinition,
@@ -19,6 +19,8 @@ from stepward.server.core.commands import (
     OpenSession,
     RenewSession,
     ReportAttempts,
+    RetryStep,
+    SkipStep,
     SubmitJob,
     Sweep,
 )
@@ -107,6 +109,10 @@ def _decide_one(batch: Batch, command: AnyCommand) -> Answer:
             return supervision.sweep(batch, command)
         case CancelJob():
             return compensation.cancel_job(batch, command)
+        case RetryStep():
+            return step_verbs.retry_step(batch, command)
+        case SkipStep():
+            return step_verbs.skip_step(batch, command)
         case OpenSession():
             return sessions.open_session(batch, command)
         case CloseStream():

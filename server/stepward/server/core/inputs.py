@@ -42,7 +42,9 @@ def step_input(reader: Rows, job_id: str, job: Job, body: DefinitionBody, ordina
 def undo_input(reader: Rows, job_id: str, job: Job, body: DefinitionBody, ordinal: int, limits: Limits) -> Payload:
     """The input of a step's undo: what the step got, what it gave (or null), and whether that is known."""
     given = step_input(reader, job_id, job, body, ordinal, limits)
-    output = _output(reader, job_id, ordinal)
+    row = reader.get(keys.output(job_id, ordinal))
+    assert row is None or isinstance(row, rows.Output), row
+    output = None if row is None or row.stand_in else row.payload
     outcome = b'"unknown"' if output is None else b'"succeeded"'
     parts = (b'{"input":', _as_json(given), b',"output":', _as_json(output or _NULL), b',"outcome":', outcome, b"}")
     return Payload(b"".join(parts))

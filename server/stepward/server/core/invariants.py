@@ -58,9 +58,15 @@ def _progress_violations(
     progress: Progress, body: DefinitionBody, steps: dict[int, Step], led_ms: int
 ) -> Iterator[str]:
     """Counters against a recount, and what each job state promises."""
-    succeeded = sum(step.state is StepState.SUCCEEDED for step in steps.values())
+    succeeded = sum(step.state in (StepState.SUCCEEDED, StepState.SKIPPED) for step in steps.values())
+    waiting = [step for step in steps.values() if states.MOVERS[step.state] is Mover.PERSON]
+    if progress.waiting != len(waiting):
+        yield f"waiting is {progress.waiting}, but {len(waiting)} steps wait for a person"
+    goes_on = progress.state is JobState.RUNNING or (progress.state is JobState.COMPENSATING and progress.undoing)
+    if waiting and goes_on:
+        yield f"{progress.state.name}, but {len(waiting)} steps wait for a person"
     if not progress.undoing and progress.steps_open != len(body.steps) - succeeded:
-        yield f"steps_open is {progress.steps_open}, but {succeeded} of {len(body.steps)} succeeded"
+        yield f"steps_open is {progress.steps_open}, but {succeeded} of {len(body.steps)} succeeded or were skipped"
     if progress.state is JobState.COMPLETED and succeeded != len(body.steps):
         yield "COMPLETED with steps that have not succeeded"
     if progress.state is JobState.COMPENSATING and not progress.undoing:

@@ -299,7 +299,8 @@ class Progress(Row, frozen=True):
     """How far a job is (`P`): one small row that each of its batches writes.
 
     `steps_open` counts steps that have not succeeded; `settling` counts forward steps of a job under compensation
-    that may still act; `undo_open` counts steps whose undo has not ended (0 before the undo phase).
+    that may still act; `undo_open` counts steps whose undo has not ended (0 before the undo phase); `waiting` counts
+    steps that wait for a person.
     """
 
     state: JobState
@@ -312,6 +313,7 @@ class Progress(Row, frozen=True):
     ended_wall_ms: int = 0
     cancel_requested: bool = False
     failure: Failure | None = None
+    waiting: int = 0
 
 
 class Lingering(Value, frozen=True):
@@ -353,9 +355,10 @@ class Step(Row, frozen=True):
 
 
 class Output(Row, frozen=True):
-    """What a step gave (`O`); written once."""
+    """What a step gave (`O`); written once. `stand_in`: a person put it in place of an output that is not known."""
 
     payload: Payload
+    stand_in: bool = False
 
 
 class StepProgress(Row, frozen=True):

@@ -52,29 +52,46 @@ MOVERS: Final[dict[StepState, Mover]] = {
     S.UNDO_SKIPPED: Mover.NOTHING,
 }
 
+# States that wait for a person; a job counts its steps in them.
+WAIT_FOR_PERSON: Final = frozenset(state for state, mover in MOVERS.items() if mover is Mover.PERSON)
+
+_ATTEMPT_ENDS: Final = frozenset(
+    {
+        S.READY,
+        S.RETRY_WAIT,
+        S.OUTCOME_UNKNOWN,
+        S.ESCALATED,
+        S.SUCCEEDED,
+        S.FAILED,
+        S.CANCELLED,
+        S.SKIPPED,
+    }
+)
 _UNDO_BEGINS: Final = frozenset({S.UNDO_READY, S.UNDO_RETRY_WAIT})
+# By a person: undone by other means, or left as it is.
+_UNDO_PASSED_OVER: Final = frozenset({S.COMPENSATED, S.UNDO_SKIPPED})
+_UNDO_ENDS: Final = _UNDO_PASSED_OVER | _UNDO_BEGINS | {S.UNDO_FAILED}
 
 # What a step may become. A move to the same state keeps it and may change its timer.
 MOVES: Final[dict[StepState, frozenset[StepState]]] = {
     S.PENDING: frozenset({S.READY, S.FAILED}),
-    S.READY: frozenset({S.OFFERED, S.FAILED, S.CANCELLED, S.OUTCOME_UNKNOWN}),
-    S.OFFERED: frozenset(
-        {S.READY, S.RUNNING, S.RETRY_WAIT, S.OUTCOME_UNKNOWN, S.ESCALATED, S.SUCCEEDED, S.FAILED, S.CANCELLED}
-    ),
-    S.RUNNING: frozenset({S.READY, S.RETRY_WAIT, S.OUTCOME_UNKNOWN, S.ESCALATED, S.SUCCEEDED, S.FAILED, S.CANCELLED}),
-    S.RETRY_WAIT: frozenset({S.READY, S.OUTCOME_UNKNOWN, S.CANCELLED}),
+    S.READY: frozenset({S.OFFERED, S.FAILED, S.CANCELLED, S.OUTCOME_UNKNOWN, S.SKIPPED}),
+    S.OFFERED: _ATTEMPT_ENDS | {S.RUNNING},
+    S.RUNNING: _ATTEMPT_ENDS,
+    S.RETRY_WAIT: frozenset({S.READY, S.OUTCOME_UNKNOWN, S.CANCELLED, S.SKIPPED}),
     S.OUTCOME_UNKNOWN: _UNDO_BEGINS | {S.FAILED, S.ESCALATED},
-    S.ESCALATED: frozenset({S.OUTCOME_UNKNOWN}),
+    S.ESCALATED: frozenset({S.OUTCOME_UNKNOWN, S.RETRY_WAIT, S.SKIPPED}),
     S.SUCCEEDED: _UNDO_BEGINS,
     S.FAILED: _UNDO_BEGINS,
-    S.SKIPPED: frozenset(),
+    # An attempt that was at work when its step was passed over may have happened.
+    S.SKIPPED: _UNDO_BEGINS,
     S.CANCELLED: _UNDO_BEGINS,
-    S.UNDO_READY: frozenset({S.UNDO_OFFERED, S.UNDO_FAILED}),
-    S.UNDO_OFFERED: frozenset({S.UNDO_READY, S.UNDO_RUNNING, S.UNDO_RETRY_WAIT, S.UNDO_FAILED, S.COMPENSATED}),
-    S.UNDO_RUNNING: frozenset({S.UNDO_READY, S.UNDO_RETRY_WAIT, S.UNDO_FAILED, S.COMPENSATED}),
-    S.UNDO_RETRY_WAIT: frozenset({S.UNDO_READY}),
-    S.UNDO_OUTCOME_UNKNOWN: frozenset(),
-    S.UNDO_FAILED: _UNDO_BEGINS,
+    S.UNDO_READY: _UNDO_PASSED_OVER | {S.UNDO_OFFERED, S.UNDO_FAILED},
+    S.UNDO_OFFERED: _UNDO_ENDS | {S.UNDO_RUNNING},
+    S.UNDO_RUNNING: _UNDO_ENDS,
+    S.UNDO_RETRY_WAIT: _UNDO_PASSED_OVER | {S.UNDO_READY},
+    S.UNDO_OUTCOME_UNKNOWN: _UNDO_PASSED_OVER | _UNDO_BEGINS,
+    S.UNDO_FAILED: _UNDO_PASSED_OVER | _UNDO_BEGINS,
     S.COMPENSATED: frozenset(),
     S.VERIFY_READY: frozenset(),
     S.VERIFY_OFFERED: frozenset(),
@@ -145,6 +162,18 @@ UNDO: Final = Phase(
     retry_scheduled=EventType.UndoRetryScheduled,
 )
 
+# An undo has begun and has not undone the step.
+UNDO_OPEN: Final = frozenset(
+    {
+        S.UNDO_READY,
+        S.UNDO_OFFERED,
+        S.UNDO_RUNNING,
+        S.UNDO_RETRY_WAIT,
+        S.UNDO_OUTCOME_UNKNOWN,
+        S.UNDO_FAILED,
+        S.UNDO_SKIPPED,
+    }
+)
 HELD: Final = frozenset({S.OFFERED, S.RUNNING, S.UNDO_OFFERED, S.UNDO_RUNNING})
 
 
