@@ -65,6 +65,7 @@ def offer(
     action: str = "work",
     input: bytes = b"{}",
     job: str = "0-job",
+    heartbeat_timeout_ms: int = 0,
 ) -> wire.Offer:
     return wire.Offer(
         attempt=ref(step, token, job),
@@ -76,6 +77,7 @@ def offer(
         start_to_close=duration(start_to_close_ms),
         idempotent=idempotent,
         definition_name="trip",
+        heartbeat_timeout=duration(heartbeat_timeout_ms) if heartbeat_timeout_ms else None,
     )
 
 
@@ -225,7 +227,7 @@ def _report_line(report: wire.AttemptReport) -> str:
         case "failed":
             return line + f" {report.failed.kind} retryable={report.failed.retryable}"
         case "progress":
-            return line + f" {report.progress.details.data.decode()}"
+            return line + f" {report.progress.details.data.decode() or 'alive'}"
         case _:
             return line
 

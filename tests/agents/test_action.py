@@ -12,7 +12,9 @@ import pytest
 
 from stepward.agents import ActionError, Agent, Context, Permanent, RetryAfter, StepFailed, Unknown, outcomes
 from stepward.agents.action import Action, outcome_of_error, outcome_of_value
+from stepward.agents.attempts import AttemptKey
 from stepward.agents.context import AttemptFacts
+from stepward.v1 import agent_service_pb2 as wire
 
 
 @dataclass
@@ -308,3 +310,41 @@ def test_retry_after_takes_a_time(seconds: float) -> None:
 )
 def test_message_is_cut_on_a_character_border(text: str, bytes_max: int, expected: str) -> None:
     assert outcomes.cut(text, bytes_max) == expected
+
+
+class UnspeakableError(Exception):
+    """Its text cannot be made."""
+
+    def __str__(self) -> str:  # type: ignore[explicit-override]  # typing.override came with Python 3.12
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        # NUL is a character like others.
+        (ValueError("a\0b"), "ValueError", "a\0b"),
+        # Half of an emoji has no bytes.
+        (ValueError("seat \ud83d"), "ValueError", "seat ?"),
+        (Permanent("no\udc00", kind="Full\udfff"), "Full?", "no?"),
+        (Unknown("no\udc00", kind="Full\udfff"), "Full?", "no?"),
+        # Cut on a character border: four bytes each.
+        (Permanent("\U0001f6eb" * 1_025), "Permanent", "\U0001f6eb" * 1_024),
+        (Permanent("x" + "\U0001f6eb" * 1_024), "Permanent", "x" + "\U0001f6eb" * 1_023),
+        (Permanent("x" * 4_096), "Permanent", "x" * 4_096),
+        (Permanent("x" * 4_097), "Permanent", "x" * 4_096),
+        (Permanent("", kind="k" * 129), "k" * 128, ""),
+        # What people do: they pass on what they caught.
+        (Permanent(LookupError("no seat")), "Permanent", "no seat"),  # type: ignore[arg-type]  # that is the case
+        (UnspeakableError(), "UnspeakableError", "<exception str() failed>"),
+        (KeyError(), "KeyError", "KeyError"),
+    ],
+    ids=lambda value: None,
+)
+def test_h059_text_of_an_exception_always_travels(error: BaseException, kind: str, message: str) -> None:
+    """H059: what cannot be sent would end the stream, and be tried again on the next one."""
+    sent = outcomes.report(AttemptKey("0-job", "a", 7), outcome_of_error(error), draining=False)
+    heard = wire.AttemptReport.FromString(sent.SerializeToString())
+    said = heard.failed if heard.HasField("failed") else heard.unknown
+
+    assert (said.kind, said.message) == (kind, message)

@@ -97,6 +97,15 @@ def test_progress_is_bounded(size: int) -> None:
     assert [len(one) for one in said] == ([size] if size <= PROGRESS_BYTES_MAX else [])
 
 
+def test_heartbeat_without_details_is_a_mere_sign_of_life() -> None:
+    said: list[bytes] = []
+    ctx = context(said=said)
+    ctx.heartbeat()
+    ctx.heartbeat({"percent": 20})
+
+    assert said == [b"", b'{"percent":20}']
+
+
 async def test_lost_lease_can_be_awaited() -> None:
     ctx = context(loop=asyncio.get_running_loop())
     waiting = asyncio.create_task(ctx.until_lease_lost())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from stepward.agents.attempts import AttemptKey
+from stepward.agents.holdings import PROGRESS_INTERVAL_MS
 from stepward.agents.memory import Memory
 from stepward.agents.outbox import REPEATS_MAX, REST_MS_MAX
 from stepward.agents.outcomes import Failed, Stopped, Succeeded, Unknown
@@ -334,10 +336,67 @@ def test_progress_is_sent_newest_only_and_not_too_often() -> None:
     played.session.progressed(key, b"2")
     assert played.passes(50) == ["report progress flight#7 2", "report started flight#7"]
     played.session.progressed(key, b"3")
-    assert played.passes(450) == []
+    assert played.passes(PROGRESS_INTERVAL_MS - 50) == []
     played.session.progressed(key, b"4")
     assert played.passes(50) == ["report progress flight#7 4"]
     assert played.passes(TTL_MS) == []
+
+
+def test_signs_of_life_go_three_times_in_a_heartbeat_timeout() -> None:
+    """However often the handler gives them. Two may be lost, and what travels is few."""
+    played = Played()
+    played.open()
+    played.offer("flight", 7, start=ON_ACCEPT, heartbeat_timeout_ms=6_000)
+    played.answer("flight", 7)
+    key = played.session.held[0]
+    lines = []
+    for _ in range(6_000 // 50):
+        played.session.progressed(key, b"")
+        lines += played.passes(50)
+
+    assert lines == ["report progress flight#7 alive"] * 3
+
+
+def test_sign_of_life_keeps_what_was_said() -> None:
+    """Details that wait are not overtaken by a word without any."""
+    played = Played()
+    played.open()
+    played.offer("flight", 7)
+    key = played.session.held[0]
+    played.session.progressed(key, b"1")
+    played.session.progressed(key, b"")
+
+    assert played.passes(500) == ["report progress flight#7 1", "report started flight#7"]
+    played.session.progressed(key, b"")
+    assert played.passes(PROGRESS_INTERVAL_MS) == ["report progress flight#7 alive"]
+    # Before an outcome a mere sign of life says nothing more.
+    played.session.progressed(key, b"")
+    assert played.ended("flight", 7, Failed("Full", "")) == ["report failed flight#7 Full retryable=True"]
+
+
+@pytest.mark.parametrize(
+    ("timeout_ms", "speaks", "said"),
+    [(6_000, False, 1), (6_000, True, 0), (0, False, 0)],
+)
+def test_handler_that_gives_no_sign_of_life_is_told_of_once(
+    caplog: pytest.LogCaptureFixture, timeout_ms: int, speaks: bool, said: int
+) -> None:
+    """While there is time: its author learns it before the first attempt is given up. Nobody speaks in its place."""
+    played = Played()
+    played.open()
+    for token in (7, 8):
+        played.offer("flight", token, heartbeat_timeout_ms=timeout_ms)
+        if speaks:
+            played.session.progressed(AttemptKey("0-job", "flight", token), b"")
+        early = played.passes(2_950)
+        told_early = caplog.text.count("heartbeat_missing")
+        played.passes(50)
+        played.ended("flight", token)
+
+        assert told_early == (said if token == 8 else 0)
+        assert any("alive" in line for line in early) is speaks
+
+    assert caplog.text.count("heartbeat_missing action=work") == said
 
 
 def test_last_progress_goes_before_a_failure() -> None:

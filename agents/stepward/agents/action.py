@@ -4,7 +4,7 @@ The rules of a signature:
 
 - A parameter annotated `Context` gets the context, wherever it stands.
 - A parameter named `input`, or the only other one if it is annotated with a type that stands for a whole object
-  (dataclass, msgspec.Struct, TypedDict, dict, Any, bytes, msgspec.Raw), gets the whole input.
+  (dataclass, msgspec.Struct, TypedDict, pydantic model, dict, Any, bytes, msgspec.Raw), gets the whole input.
 - Otherwise every parameter gets the field of its name; fields that no parameter names are left aside, since a step
   without a mapping gets the job's whole input.
 """
@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import logging
 import math
+import traceback
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -21,7 +23,7 @@ from typing import Any, Final
 
 import msgspec
 
-from stepward.agents import outcomes
+from stepward.agents import models, outcomes
 from stepward.agents.context import Context
 from stepward.agents.errors import ActionError, Permanent, RetryAfter, StepFailed, Unknown
 
@@ -31,6 +33,8 @@ _UNNAMEABLE: Final = {
     inspect.Parameter.VAR_POSITIONAL: "takes any number of arguments",
     inspect.Parameter.VAR_KEYWORD: "takes any keyword",
 }
+
+_log = logging.getLogger("stepward.agents.action")
 
 Bind = Callable[[bytes, str], Mapping[str, Any]]
 
@@ -51,7 +55,8 @@ class Action:
         self.name = name
         self.function = function
         self.is_async = inspect.iscoroutinefunction(function)
-        parameters = _parameters(name, function)
+        parameters, returned = _signature(name, function)
+        self._check_output = models.checker(returned) if models.has_model(returned) else None
         self._context_names = tuple(one for one, kind in parameters.items() if _is_context(kind.annotation))
         others = {one: kind for one, kind in parameters.items() if one not in self._context_names}
         try:
@@ -67,17 +72,27 @@ class Action:
         """
         try:
             bound = self._bind(data, encoding)
-        except (msgspec.DecodeError, _WrongEncodingError) as error:
+        except (msgspec.DecodeError, models.ModelError, _WrongEncodingError) as error:
             raise Permanent(f"the input does not fit the handler: {error}", kind=outcomes.INVALID_INPUT) from None
         return {**bound, **dict.fromkeys(self._context_names, context)}
+
+    def outcome_of_value(self, value: Any) -> outcomes.Outcome:
+        """What a returned value comes to; a handler that says it returns a model is held to it."""
+        if self._check_output is not None:
+            try:
+                value = self._check_output(value)
+            except Exception as error:  # noqa: BLE001 - validators are the user's code
+                _log.error("output_invalid action=%s", self.name, exc_info=error)
+                return _invalid_output(f"the output is not what the handler says it returns: {error}")
+        return outcome_of_value(value)
 
 
 class _WrongEncodingError(ValueError):
     """The input is not JSON."""
 
 
-def _parameters(name: str, function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The parameters with their annotations resolved."""
+def _signature(name: str, function: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter], Any]:
+    """The parameters with their annotations resolved, and the annotation of what is returned."""
     try:
         hints = typing.get_type_hints(function, include_extras=True)
     except (NameError, TypeError) as error:
@@ -89,7 +104,7 @@ def _parameters(name: str, function: Callable[..., Any]) -> dict[str, inspect.Pa
             text = f"parameter {parameter.name!r} of the handler of {name!r} {_UNNAMEABLE[parameter.kind]}"
             raise ActionError(f"{text}; every parameter must have a name that a field of the input can have")
         found[parameter.name] = parameter.replace(annotation=hints.get(parameter.name, inspect.Parameter.empty))
-    return found
+    return found, hints.get("return")
 
 
 def _alternatives(annotation: Any) -> tuple[Any, ...]:
@@ -115,9 +130,9 @@ def _is_object(annotation: Any) -> bool:
         return True
     if not isinstance(kind, type):
         return False
-    return (
-        issubclass(kind, msgspec.Struct | Mapping) or dataclasses.is_dataclass(kind) or hasattr(kind, "__attrs_attrs__")
-    )
+    if issubclass(kind, msgspec.Struct | Mapping) or dataclasses.is_dataclass(kind):
+        return True
+    return hasattr(kind, "__attrs_attrs__") or models.is_model(kind)
 
 
 def _binding(parameters: dict[str, inspect.Parameter]) -> Bind:
@@ -147,17 +162,22 @@ def _whole_input(parameter: inspect.Parameter) -> Bind:
         return lambda data, encoding: {name: data}
     if annotation is msgspec.Raw:
         return lambda data, encoding: {name: msgspec.Raw(_json(data, encoding, b"null"))}
-    decoder = msgspec.json.Decoder(annotation)
+    read = models.reader(annotation) if models.has_model(annotation) else msgspec.json.Decoder(annotation).decode
     # A job without input starts a handler whose fields all have defaults.
     absent = b"{}" if any(_is_object(one) and one is not Any for one in _alternatives(annotation)) else b"null"
-    return lambda data, encoding: {name: decoder.decode(_json(data, encoding, absent))}
+    return lambda data, encoding: {name: read(_json(data, encoding, absent))}
 
 
 def _fields_by_name(parameters: dict[str, inspect.Parameter]) -> Bind:
     """One decoder for all parameters. Defaults stay those of the function: what is absent is not passed."""
     fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
+    read: dict[str, Callable[[bytes], Any]] = {}
     for name, parameter in parameters.items():
         annotation = _annotation(parameter)
+        if models.has_model(annotation):
+            # Cut out as it stands, and read by the model itself.
+            read[name] = _reader_of_field(name, annotation)
+            annotation = msgspec.Raw
         if parameter.default is inspect.Parameter.empty:
             fields.append((name, annotation))
         else:
@@ -167,9 +187,23 @@ def _fields_by_name(parameters: dict[str, inspect.Parameter]) -> Bind:
     def bind(data: bytes, encoding: str) -> Mapping[str, Any]:
         found = decoder.decode(_json(data, encoding, b"{}"))
         values = {name: getattr(found, name) for name in parameters}
-        return {name: value for name, value in values.items() if value is not msgspec.UNSET}
+        present = {name: value for name, value in values.items() if value is not msgspec.UNSET}
+        return {name: read[name](bytes(value)) if name in read else value for name, value in present.items()}
 
     return bind
+
+
+def _reader_of_field(name: str, annotation: Any) -> Callable[[bytes], Any]:
+    """A model's reader whose errors say in which field the place is."""
+    read = models.reader(annotation)
+
+    def read_field(data: bytes) -> Any:
+        try:
+            return read(data)
+        except models.ModelError as error:
+            raise models.ModelError(f"{name}: {error}") from None
+
+    return read_field
 
 
 def _json(data: bytes, encoding: str, absent: bytes) -> bytes:
@@ -179,18 +213,28 @@ def _json(data: bytes, encoding: str, absent: bytes) -> bytes:
 
 
 def outcome_of_value(value: Any) -> outcomes.Outcome:
-    """What a returned value comes to. `bytes` are opaque, `msgspec.Raw` is JSON already."""
+    """What a returned value comes to. `bytes` are opaque, `msgspec.Raw` is JSON already, models dump themselves."""
     if isinstance(value, bytes | bytearray | memoryview):
         return outcomes.Succeeded(bytes(value), outcomes.BYTES)
     try:
-        encoded = msgspec.json.encode(value)
+        encoded = msgspec.json.encode(value, enc_hook=models.plain)
         # The encoder writes null for what is no number. Most outputs have no null, so they are spared the walk.
         if b"null" in encoded:
-            _refuse_no_numbers(msgspec.to_builtins(value, enc_hook=lambda raw: None), "the output")
+            _refuse_no_numbers(msgspec.to_builtins(value, enc_hook=_plain), "the output")
         return outcomes.Succeeded(encoded)
-    except (TypeError, ValueError, RecursionError) as error:
-        text = f"the output of type {type(value).__name__} has no JSON form: {error}"
-        return outcomes.Failed(outcomes.INVALID_OUTPUT, text, retryable=False, may_have_happened=True)
+    except Exception as error:  # noqa: BLE001 - serializers of models and properties of values are the user's code
+        _log.error("output_invalid type=%s", type(value).__name__, exc_info=error)
+        return _invalid_output(f"the output of type {type(value).__name__} has no JSON form: {error}")
+
+
+def _invalid_output(text: str) -> outcomes.Outcome:
+    """The work is done, and what came of it cannot be passed on."""
+    return outcomes.Failed(outcomes.INVALID_OUTPUT, text, retryable=False, may_have_happened=True)
+
+
+def _plain(value: Any) -> Any:
+    """Raw JSON has been looked at by whoever made it."""
+    return None if isinstance(value, msgspec.Raw) else models.plain(value)
 
 
 def _refuse_no_numbers(value: Any, place: str) -> None:
@@ -219,5 +263,10 @@ def outcome_of_error(error: BaseException) -> outcomes.Outcome:
             return outcomes.Failed(error.kind, error.message)
         case _:
             # Nobody said that it did not happen: a request may have left before the exception came.
-            said = str(error) or type(error).__name__
+            said = _text(error) or type(error).__name__
             return outcomes.Failed(type(error).__name__, said, may_have_happened=True)
+
+
+def _text(error: BaseException) -> str:
+    """What it says; also of an exception whose own text cannot be made."""
+    return str(traceback.TracebackException(type(error), error, None))

@@ -69,5 +69,12 @@ class Attempt:
     stray: bool = False
     """The cluster no longer counts it: its token is stale or its session over. It takes its slot until it ends."""
     progress: bytes | None = None
-    """Details that were not sent yet."""
+    """What was said and not sent yet: details, or nothing (`b""`) for a mere sign of life. None: nothing was said."""
     progress_sent_at_ms: int | None = None
+    has_spoken: bool = False
+    """Whether its handler has given a sign of life."""
+
+    @property
+    def heartbeat_timeout_ms(self) -> int:
+        """The longest time between two signs of life. 0: none are asked for."""
+        return self.offer.heartbeat_timeout.ToMilliseconds()

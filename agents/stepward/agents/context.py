@@ -63,7 +63,10 @@ class Context:
         on_progress: Callable[[bytes], None],
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """`loop` is where async handlers run; `on_progress` is called on the handler's thread and must not block."""
+        """`loop` is where async handlers run; `on_progress` is called on the handler's thread and must not block.
+
+        It is given details as JSON, or nothing (`b""`) for a mere sign of life.
+        """
         self._facts = facts
         self._steady_ms = steady_ms
         self._on_progress = on_progress
@@ -181,10 +184,25 @@ class Context:
         finally:
             self._lease_waiters.discard(waiter)
 
-    def progress(self, details: Any) -> None:
-        """Say how far the attempt is. Never blocks; only the newest of quickly repeated details is sent.
+    def heartbeat(self, details: Any = None) -> None:
+        """Say that the attempt is alive and, with details, how far it is. Never blocks: call it often.
 
-        The next attempt finds it in `last_progress`, should this one fail.
+        A step with a heartbeat timeout needs it; nobody sends one for a handler that is silent. At most one a second
+        travels, or three in a heartbeat timeout, with the newest details. None keeps what was said before.
+
+        Raises:
+            ValueError: The details have more than 4096 bytes as JSON.
+            TypeError: They have no JSON form.
+        """
+        if details is None:
+            self._on_progress(b"")
+        else:
+            self.progress(details)
+
+    def progress(self, details: Any) -> None:
+        """Say how far the attempt is. It is a heartbeat, too.
+
+        The next attempt finds the details in `last_progress`, should this one fail.
 
         Raises:
             ValueError: The details have more than 4096 bytes as JSON.

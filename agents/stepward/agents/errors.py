@@ -38,8 +38,9 @@ class StepFailed(AgentError):
 
     def __init__(self, message: str = "", *, kind: str | None = None) -> None:
         super().__init__(message)
-        self.message = message
-        self.kind = kind or type(self).__name__
+        # Also when somebody passes an exception on: what is said must be able to travel.
+        self.message = str(message)
+        self.kind = str(kind or type(self).__name__)
 
 
 class Permanent(StepFailed):
@@ -64,8 +65,8 @@ class Unknown(AgentError):
 
     def __init__(self, message: str = "", *, kind: str | None = None) -> None:
         super().__init__(message)
-        self.message = message
-        self.kind = kind or type(self).__name__
+        self.message = str(message)
+        self.kind = str(kind or type(self).__name__)
 
 
 class ActionError(AgentError):

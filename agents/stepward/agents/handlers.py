@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from stepward.agents import outcomes
-from stepward.agents.action import Action, outcome_of_error, outcome_of_value
+from stepward.agents.action import Action, outcome_of_error
 from stepward.agents.attempts import AttemptKey
 from stepward.agents.context import AttemptFacts, Context
 from stepward.agents.directives import StartHandler
@@ -181,7 +181,7 @@ def _outcome(run: _Run, error: BaseException | None, value: Any) -> Outcome:
         _log_error(run, error, deliberate=deliberate)
     if run.context.cancel_seen and not deliberate:
         return outcomes.Stopped()
-    return outcome_of_value(value) if error is None else outcome_of_error(error)
+    return run.action.outcome_of_value(value) if error is None else outcome_of_error(error)
 
 
 def _log_error(run: _Run, error: BaseException, *, deliberate: bool) -> None:

@@ -22,8 +22,10 @@ from stepward.v1 import common_pb2
 # A handler that ends sooner needs no `started`: its outcome says it.
 START_REPORT_MS: Final = 500
 
-# Progress of one attempt travels at most this often.
-PROGRESS_INTERVAL_MS: Final = 500
+# Progress of one attempt travels at most this often, unless its step asks for signs of life; then three times in the
+# longest silence that is allowed, so that two may be lost.
+PROGRESS_INTERVAL_MS: Final = 1_000
+HEARTBEATS_PER_TIMEOUT: Final = 3
 
 # What the contract's default is, until a welcome says it.
 PAYLOAD_BYTES_MAX: Final = 262_144
@@ -52,6 +54,7 @@ class Holdings:
         self._actions = frozenset(actions)
         self._slots = slots
         self._memory = memory or Memory()
+        self._told_silent: set[str] = set()
 
     @property
     def held(self) -> list[AttemptKey]:
@@ -205,23 +208,41 @@ class Holdings:
             self.ended.add(key)
         outcome = outcomes.bounded(outcome, payload_bytes_max=self.payload_bytes_max)
         last_words = None
-        if attempt.progress is not None and not isinstance(outcome, outcomes.Succeeded):
+        if attempt.progress and not isinstance(outcome, outcomes.Succeeded):
+            # Beside a success nobody would read it: the cluster forgets the progress of what has succeeded.
             last_words = _progress_report(key, attempt.progress)
         draining = attempt.stop_reason is StopReason.DRAINING
         self.outbox.add(outcomes.report(key, outcome, draining=draining), progress=last_words)
 
     def progressed(self, key: AttemptKey, details: bytes) -> None:
-        """A handler says how far it is; only the newest counts."""
+        """A handler says how far it is; only the newest counts. Without details it is a mere sign of life."""
         attempt = self.active.get(key)
         if attempt is not None:
-            attempt.progress = details
+            attempt.progress = details or attempt.progress or b""
+            attempt.has_spoken = True
+
+    def warn_of_silence(self, now_ms: int) -> None:
+        """Say, once for each action, that its step asks for signs of life and its handler gives none."""
+        for attempt in self.active.values():
+            timeout_ms, action = attempt.heartbeat_timeout_ms, attempt.offer.action
+            if not timeout_ms or attempt.has_spoken or action in self._told_silent:
+                continue
+            if attempt.phase is Phase.RUNNING and now_ms - attempt.started_at_ms >= timeout_ms // 2:
+                self._told_silent.add(action)
+                _log.warning(
+                    "heartbeat_missing action=%s job=%s step=%s token=%s heartbeat_timeout_ms=%s: half of it is over "
+                    "and the handler has not called ctx.heartbeat(); after all of it the cluster gives the attempt up",
+                    action,
+                    *attempt.key,
+                    timeout_ms,
+                )
 
     def progress_reports(self, now_ms: int) -> wire.Report:
         """Progress that is due. It is sent once: what is lost with a stream is overtaken by the next."""
         report = wire.Report()
         for attempt in self.active.values():
             sent_at_ms = attempt.progress_sent_at_ms
-            waits = sent_at_ms is not None and now_ms - sent_at_ms < PROGRESS_INTERVAL_MS
+            waits = sent_at_ms is not None and now_ms - sent_at_ms < _progress_interval_ms(attempt)
             if attempt.progress is None or not attempt.start_reported or attempt.stray or waits:
                 continue
             report.attempts.append(_progress_report(attempt.key, attempt.progress))
@@ -282,6 +303,13 @@ class Holdings:
         self.ended.clear()
 
 
+def _progress_interval_ms(attempt: Attempt) -> int:
+    timeout_ms = attempt.heartbeat_timeout_ms
+    return timeout_ms // HEARTBEATS_PER_TIMEOUT if timeout_ms else PROGRESS_INTERVAL_MS
+
+
 def _progress_report(key: AttemptKey, details: bytes) -> wire.AttemptReport:
+    if not details:
+        return wire.AttemptReport(attempt=key.ref(), progress=wire.Progress())
     payload = common_pb2.Payload(data=details, encoding=outcomes.JSON)
     return wire.AttemptReport(attempt=key.ref(), progress=wire.Progress(details=payload))

@@ -84,7 +84,7 @@ def report(key: AttemptKey, outcome: Outcome, *, draining: bool) -> wire.Attempt
         case Failed():
             return wire.AttemptReport(attempt=ref, failed=_failed(outcome))
         case Unknown(kind=kind, message=message):
-            unknown = wire.Unknown(kind=kind[:KIND_CHARS_MAX], message=cut(message))
+            unknown = wire.Unknown(kind=_kind(kind), message=cut(message))
             return wire.AttemptReport(attempt=ref, unknown=unknown)
         case Stopped():
             return wire.AttemptReport(attempt=ref, stopped=wire.Stopped(draining=draining))
@@ -94,7 +94,7 @@ def report(key: AttemptKey, outcome: Outcome, *, draining: bool) -> wire.Attempt
 
 def _failed(outcome: Failed) -> wire.Failed:
     failed = wire.Failed(
-        kind=outcome.kind[:KIND_CHARS_MAX],
+        kind=_kind(outcome.kind),
         message=cut(outcome.message),
         retryable=outcome.retryable,
         may_have_happened=outcome.may_have_happened,
@@ -104,6 +104,10 @@ def _failed(outcome: Failed) -> wire.Failed:
         retry_after.FromMilliseconds(outcome.retry_after_ms)
         failed.retry_after.CopyFrom(retry_after)
     return failed
+
+
+def _kind(kind: str) -> str:
+    return kind[:KIND_CHARS_MAX].encode(errors="replace").decode()
 
 
 def cut(text: str, bytes_max: int = MESSAGE_BYTES_MAX) -> str:

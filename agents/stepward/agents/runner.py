@@ -78,6 +78,7 @@ class Runner:
         self._ready_session_id = ""
         self._failure: BaseException | None = None
         self._progress: dict[AttemptKey, bytes] = {}
+        self._progress_posted: set[AttemptKey] = set()
         self._lag = LagWatch()
 
     # Called on any thread.
@@ -87,10 +88,11 @@ class Runner:
         self._mailbox.post(partial(self._handler_ended, key, outcome))
 
     def progressed(self, key: AttemptKey, details: bytes) -> None:
-        """A handler says how far it is. However often it does, at most one of its calls waits here."""
-        waits = key in self._progress
-        self._progress[key] = details
-        if not waits:
+        """A handler says how far it is, or only that it lives. However often it does, at most one call waits here."""
+        # Written before the flag is looked at, and lowered there before it is read: nothing is left lying in between.
+        self._progress[key] = details or self._progress.get(key, b"")
+        if key not in self._progress_posted:
+            self._progress_posted.add(key)
             self._mailbox.post(partial(self._take_progress, key))
 
     def drain(self) -> None:
@@ -190,6 +192,7 @@ class Runner:
         self._session.handler_ended(key, outcome)
 
     def _take_progress(self, key: AttemptKey) -> None:
+        self._progress_posted.discard(key)
         details = self._progress.pop(key, None)
         if details is not None:
             self._session.progressed(key, details)

@@ -256,6 +256,7 @@ class Session:
         self._note_lease(now_ms)
         self._holdings.stop_lost(now_ms, ttl_ms=self._lease.ttl_ms)
         self._holdings.report_starts(now_ms)
+        self._holdings.warn_of_silence(now_ms)
         self._holdings.outbox.wake(now_ms)
         if self._welcomed:
             progress = self._holdings.progress_reports(now_ms)
