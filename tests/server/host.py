@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from pathlib import Path
 
-from stepward.server.clock import SystemClock
+from stepward.server.admission import Admission
+from stepward.server.clock import Clock, SystemClock
 from stepward.server.config import NodeConfig
 from stepward.server.gateway import Gateway
 from stepward.server.job_ids import JobIds
@@ -19,6 +21,19 @@ from stepward.server.store.memory import MemoryStore
 
 S = 10.0
 CLOCK = SystemClock()
+
+
+def admission(
+    config: NodeConfig,
+    *,
+    counters: Counters | None = None,
+    clock: Clock = CLOCK,
+    free_bytes: Callable[[], int] = lambda: 1 << 40,
+) -> Admission:
+    """Admission whose chance is always the same."""
+    return Admission(
+        config=config, clock=clock, counters=counters or Counters(), rng=random.Random(1), free_bytes=free_bytes
+    )
 
 
 class Host:
@@ -56,6 +71,5 @@ class Host:
             job_ids=JobIds(0, random.Random(1)),
             clock=CLOCK,
             config=self.config,
-            counters=self.counters,
-            free_bytes=lambda: self.free_bytes,
+            admission=admission(self.config, counters=self.counters, free_bytes=lambda: self.free_bytes),
         )

@@ -18,6 +18,7 @@ from stepward.server.sessions import OpenTicket, Sessions
 from stepward.server.shard import Ticket
 from stepward.v1 import agent_service_pb2
 from tests.server import nodes
+from tests.server.host import admission
 from tests.server.plain_agent import succeeded
 
 SESSION = "session-of-the-test-1"
@@ -37,7 +38,7 @@ class LeadingShard:
     def renew(self, command: object, ticket: Ticket) -> None:
         self.proposed.append((command, ticket))
 
-    def propose(self, command: object, ticket: Ticket, *, size_bytes: int = 0) -> None:
+    def propose(self, command: object, ticket: Ticket) -> None:
         self.proposed.append((command, ticket))
 
 
@@ -52,6 +53,7 @@ async def test_older_of_two_streams_that_were_bound_together_ends(newest_first: 
         limits=Limits(),
         config=NodeConfig(data=Path()),
         counters=Counters(),
+        admission=admission(NodeConfig(data=Path())),
     )
     older, newer = stream_on(shard, generation=1), stream_on(shard, generation=2)
 

@@ -12,8 +12,10 @@ from stepward.server.config import Bound, ClusterConfig, ConfigError, NodeConfig
 from stepward.server.core.limits import Limits
 
 CLUSTER = ClusterConfig()
-# Large enough for a payload of any size.
 NODE = NodeConfig(data=Path("data"))
+# What must keep a relation to another field as well, which has a test of its own.
+RELATED_LEAST = {"stream_bytes_waiting_max", "submission_bytes_waiting_max", "overload_retry_ms_max"}
+RELATED_MOST = {"overload_retry_ms_min"}
 
 
 def test_defaults_keep_their_bounds() -> None:
@@ -31,8 +33,8 @@ def test_every_number_has_a_bound() -> None:
 @pytest.mark.parametrize("bound", config._NODE_BOUNDS, ids=lambda bound: bound.field)
 def test_node_field_at_its_bounds_and_past_them(bound: Bound) -> None:
     """The error names the field, the value and the bound."""
-    for value in (bound.least, bound.most):
-        if bound.field != "stream_bytes_waiting_max" or value == bound.most:
+    for value, related in ((bound.least, RELATED_LEAST), (bound.most, RELATED_MOST)):
+        if bound.field not in related:
             config.check(CLUSTER, msgspec.structs.replace(NODE, **{bound.field: value}))
     for value in (bound.least - 1, bound.most + 1):
         with pytest.raises(ConfigError, match=f"^{bound.field} is {value}; it must be between") as caught:
@@ -58,3 +60,24 @@ def test_stream_holds_two_payloads() -> None:
 
     with pytest.raises(ConfigError, match="twice payload_bytes_max"):
         config.check(CLUSTER, msgspec.structs.replace(NODE, stream_bytes_waiting_max=largest - 1))
+
+
+def test_largest_submission_gets_in() -> None:
+    """Whatever its own bound lets pass must find room when nothing else waits."""
+    limits = CLUSTER.limits
+    largest = 4 * max(limits.payload_bytes_max, limits.definition_bytes_max)
+    config.check(CLUSTER, msgspec.structs.replace(NODE, submission_bytes_waiting_max=largest))
+
+    with pytest.raises(ConfigError, match="one may never get in"):
+        config.check(CLUSTER, msgspec.structs.replace(NODE, submission_bytes_waiting_max=largest - 1))
+
+
+@pytest.mark.parametrize(("least_ms", "good"), [(10_000, True), (10_001, False)])
+def test_delays_have_a_range(least_ms: int, good: bool) -> None:
+    """The lower bound is not above the upper one."""
+    node = msgspec.structs.replace(NODE, overload_retry_ms_min=least_ms)
+    if good:
+        config.check(CLUSTER, node)
+        return
+    with pytest.raises(ConfigError, match="overload_retry_ms_min is 10001; it must be at most"):
+        config.check(CLUSTER, node)

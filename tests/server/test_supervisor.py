@@ -121,8 +121,8 @@ async def test_timer_that_is_set_while_a_sweep_goes_on_counts() -> None:
     supervising = supervisor(host)
     call = host.shard.call
 
-    async def call_and_set(command: AnyCommand, *, size_bytes: int = 0) -> Answer:
-        answer = await call(command, size_bytes=size_bytes)
+    async def call_and_set(command: AnyCommand) -> Answer:
+        answer = await call(command)
         if host.counters.sweeps == 0:
             key = keys.session_timer(host.shard.standing.head.led_ms + 20, "session-0")
             supervising.on_applied(Applied(2, 1, {key: Timer()}, [], []))

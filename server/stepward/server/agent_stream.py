@@ -246,7 +246,7 @@ class AgentStream:
         for number, part in enumerate(parts):
             bytes_ = part_bytes if number else size_bytes - part_bytes * (len(parts) - 1)
             command = ReportAttempts(self.session_id, self.generation, part)
-            self._shard.propose(command, _ReportTicket(self, part, bytes_), size_bytes=bytes_ * 2)
+            self._shard.propose(command, _ReportTicket(self, part, bytes_))
 
     def reports_answered(self, answer: Answer, reports: tuple[AttemptReport, ...], size_bytes: int) -> None:
         """Tell the agent what its reports came to."""

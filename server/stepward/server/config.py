@@ -51,15 +51,19 @@ class NodeConfig(Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     # 0: any free port, which the ready line tells.
     port: int = DEFAULT_PORT
-    # Submissions that may wait for a decision. More than a few seconds' worth only makes answers late.
-    submissions_waiting_max: int = 10_000
-    # Their payloads together: the bound that holds when each one is large.
+    # Submissions that may wait for a decision. More than some seconds' worth only makes answers late. One namespace
+    # alone may hold half of it: the other half is for others.
+    submissions_waiting_max: int = 20_000
+    # What they carry, together: the bound that holds when each one is large. A namespace alone may hold half, too.
     submission_bytes_waiting_max: int = 64 * 1024 * 1024
     # Free disk below which new submissions are refused. The replica stops everything at 32 MiB; what is between is for
     # the outcomes, renewals and undos of jobs that exist.
     free_bytes_for_submissions_min: int = 96 * 1024 * 1024
-    # When a shed submission should come back.
+    # When whoever was shed should come back, where nothing was measured that would say it better.
     overload_retry_after_ms: int = 500
+    # What a measured delay is held between: sooner costs more calls than it saves, later forgets the caller.
+    overload_retry_ms_min: int = 50
+    overload_retry_ms_max: int = 10_000
     # How long commands gather for one batch under load, at most. Longer costs latency and wins nothing more.
     gather_ms_max: float = 4.0
     # The same where the disk is slow: a few times a flush, so that calls are taken in meanwhile.
@@ -110,6 +114,8 @@ _NODE_BOUNDS = (
     Bound("submission_bytes_waiting_max", 1, 1 << 33),
     Bound("free_bytes_for_submissions_min", 0, 1 << 50),
     Bound("overload_retry_after_ms", 1, 60_000),
+    Bound("overload_retry_ms_min", 1, 60_000),
+    Bound("overload_retry_ms_max", 1, 600_000),
     Bound("gather_ms_max", 0, 100),
     Bound("gather_ms_max_slow", 0, 1_000),
     Bound("stream_bytes_waiting_max", 1, 1 << 30),
@@ -138,10 +144,26 @@ def check(cluster: ClusterConfig, node: NodeConfig) -> None:
     _check_bound(cluster.limits, SESSION_TTL_BOUND)
     for bound in _NODE_BOUNDS:
         _check_bound(node, bound)
-    largest = 2 * cluster.limits.payload_bytes_max
-    if node.stream_bytes_waiting_max < largest:
-        rule = f"it must be at least {largest}, twice payload_bytes_max, or an offer may never fit"
-        raise ConfigError("stream_bytes_waiting_max", node.stream_bytes_waiting_max, rule)
+    limits = cluster.limits
+    if node.overload_retry_ms_min > node.overload_retry_ms_max:
+        rule = f"it must be at most overload_retry_ms_max, {node.overload_retry_ms_max}"
+        raise ConfigError("overload_retry_ms_min", node.overload_retry_ms_min, rule)
+    _check_least(
+        node,
+        "stream_bytes_waiting_max",
+        2 * limits.payload_bytes_max,
+        "twice payload_bytes_max, or an offer may never fit",
+    )
+    # The largest thing that is admitted is a definition, which counts twice: as it came and as it is decided.
+    largest = 4 * max(limits.payload_bytes_max, limits.definition_bytes_max)
+    reason = "four times the largest payload or definition, or one may never get in"
+    _check_least(node, "submission_bytes_waiting_max", largest, reason)
+
+
+def _check_least(node: NodeConfig, field: str, least: int, reason: str) -> None:
+    value = getattr(node, field)
+    if value < least:
+        raise ConfigError(field, value, f"it must be at least {least}, {reason}")
 
 
 def _check_bound(holder: object, bound: Bound) -> None:

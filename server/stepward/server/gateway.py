@@ -11,20 +11,20 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from stepward.server.core import keys
-from stepward.server.core.commands import JobSubmitted
+from stepward.server.core.commands import DefinitionApplied, JobSubmitted
 from stepward.server.core.rejections import Reason, Refused, Rejection, refuse
 from stepward.server.core.rows import JOB_STATES_FINAL, JobState, Progress
 from stepward.server.shard import changed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
+    from stepward.server.admission import Admission
     from stepward.server.clock import Clock
     from stepward.server.config import NodeConfig
-    from stepward.server.core.commands import Answer, AnyCommand, SubmitJob
+    from stepward.server.core.commands import Answer, AnyCommand, ApplyDefinition, SubmitJob
     from stepward.server.job_ids import JobIds
     from stepward.server.logbook.replica import Applied
-    from stepward.server.observe import Counters
     from stepward.server.shard import Reading, Shard
 
 A = TypeVar("A")
@@ -32,8 +32,8 @@ A = TypeVar("A")
 # At these a caller who waits for a job has his answer: it has ended, or it waits for a person.
 AWAITED_STATES: Final = JOB_STATES_FINAL | {JobState.ESCALATED}
 
-# How old an answer about the free disk may be.
-_FREE_BYTES_AGE_MS: Final = 1_000
+# What a command costs in memory beside the payloads that it carries.
+_COMMAND_BYTES: Final = 1_000
 
 
 class Watcher:
@@ -68,26 +68,19 @@ class Gateway:
         job_ids: JobIds,
         clock: Clock,
         config: NodeConfig,
-        counters: Counters,
-        free_bytes: Callable[[], int],
+        admission: Admission,
     ) -> None:
-        """`free_bytes`: how much can be written before the disk is full, as well as that is known."""
         self._shard = shard
         self._job_ids = job_ids
         self._clock = clock
         self._config = config
-        self._counters = counters
+        self._admission = admission
         self._loop = asyncio.get_running_loop()
-        self._submissions = 0
-        self._submission_bytes = 0
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
         self._waiters_count = 0
         self._watchers: dict[str, list[Watcher]] = {}
         self._watchers_count = 0
         self._draining = False
-        self._free_bytes = free_bytes
-        self._free_bytes_asked_ms = -_FREE_BYTES_AGE_MS
-        self._disk_has_room = True
         shard.on_applied(self._on_applied)
 
     def draw_job_id(self) -> str:
@@ -102,10 +95,7 @@ class Gateway:
         Raises:
             Refused: By admission, or by the rules.
         """
-        answer = await self._propose_submission(command)
-        if isinstance(answer, JobSubmitted):
-            return answer
-        raise _refusal(answer)
+        return _expected(await self._propose_submission(command), JobSubmitted)
 
     async def submit_all(self, submissions: Sequence[SubmitJob | Rejection]) -> list[JobSubmitted | Rejection]:
         """Have many jobs stored, each granted or refused on its own; those refused before stay where they are."""
@@ -125,45 +115,28 @@ class Gateway:
             answers.append(answer)
         return answers
 
+    async def apply_definition(self, command: ApplyDefinition) -> DefinitionApplied:
+        """Have a definition stored. It is new work as a job is, and may be as large as many.
+
+        Raises:
+            Refused: By admission, or by the rules.
+        """
+        answer = await self._propose_new(command, command.namespace, _COMMAND_BYTES + 2 * len(command.body.source))
+        return _expected(answer, DefinitionApplied)
+
     def _propose_submission(self, command: SubmitJob) -> asyncio.Future[Answer]:
-        """Admit a submission. New work is what is shed first; everything else always gets in."""
-        size_bytes = len(command.input.data)
-        config = self._config
-        self._require_room_on_disk()
-        if (
-            self._submissions >= config.submissions_waiting_max
-            or self._submission_bytes + size_bytes > config.submission_bytes_waiting_max
-        ):
-            self._counters.shed += 1
-            raise Refused(
-                Rejection(
-                    Reason.OVERLOADED,
-                    f"{self._submissions} submissions of {self._submission_bytes} bytes wait for a decision; at most "
-                    f"{config.submissions_waiting_max} of {config.submission_bytes_waiting_max} bytes may; come back",
-                    retry_after_ms=config.overload_retry_after_ms,
-                )
-            )
-        self._submissions += 1
-        self._submission_bytes += size_bytes
+        size_bytes = _COMMAND_BYTES + len(command.input.data)
+        for key, value in command.labels.items():
+            size_bytes += len(key) + len(value)
+        return self._propose_new(command, command.namespace, size_bytes)
+
+    def _propose_new(self, command: AnyCommand, namespace: str, size_bytes: int) -> asyncio.Future[Answer]:
+        """Admit new work, which is what is shed first; everything else always gets in."""
+        self._admission.admit(namespace, size_bytes)
         future: asyncio.Future[Answer] = self._loop.create_future()
-        self._shard.propose(command, _SubmissionTicket(future, self, size_bytes), size_bytes=size_bytes)
+        ticket = _NewWorkTicket(future, self._admission, namespace, size_bytes)
+        self._shard.propose(command, ticket, share=namespace)
         return future
-
-    def _require_room_on_disk(self) -> None:
-        """Refuse new work while the disk is nearly full: what is left is for jobs that exist."""
-        now_ms, least = self._clock.steady_ms(), self._config.free_bytes_for_submissions_min
-        if now_ms - self._free_bytes_asked_ms >= _FREE_BYTES_AGE_MS:
-            self._free_bytes_asked_ms = now_ms
-            self._disk_has_room = self._free_bytes() >= least
-        if not self._disk_has_room:
-            self._counters.shed += 1
-            text = f"less than {least} bytes of disk are free; running jobs go on, and new ones are refused: free some"
-            raise Refused(Rejection(Reason.DISK_FULL, text, retry_after_ms=_FREE_BYTES_AGE_MS))
-
-    def submission_decided(self, size_bytes: int) -> None:
-        """A submission waits no longer, whoever has gone away meanwhile."""
-        self._submissions -= 1
-        self._submission_bytes -= size_bytes
 
     async def call(self, command: AnyCommand, answer_type: type[A]) -> A:
         """The answer to a command of a known kind.
@@ -171,10 +144,7 @@ class Gateway:
         Raises:
             Refused: By the rules, or for want of a leader.
         """
-        answer = await self._shard.call(command)
-        if isinstance(answer, answer_type):
-            return answer
-        raise _refusal(answer)
+        return _expected(await self._shard.call(command), answer_type)
 
     # Reads.
 
@@ -215,13 +185,8 @@ class Gateway:
         if self._draining:
             raise draining(job_id)
         if self._waiters_count >= self._config.waiters_max:
-            self._counters.shed += 1
-            raise Refused(
-                Rejection(
-                    Reason.OVERLOADED,
-                    f"{self._waiters_count} calls wait for the end of a job, which is the most; submit, and ask later",
-                    retry_after_ms=self._config.overload_retry_after_ms,
-                )
+            raise self._admission.overloaded(
+                f"{self._waiters_count} calls wait for the end of a job, which is the most; submit, and ask later"
             )
         future: asyncio.Future[None] = self._loop.create_future()
         self._waiters.setdefault(job_id, []).append(future)
@@ -244,13 +209,8 @@ class Gateway:
             Refused: OVERLOADED, when too many watch.
         """
         if self._watchers_count >= self._config.watchers_max:
-            self._counters.shed += 1
-            raise Refused(
-                Rejection(
-                    Reason.OVERLOADED,
-                    f"{self._watchers_count} callers follow a job, which is the most; ask for the job now and then",
-                    retry_after_ms=self._config.overload_retry_after_ms,
-                )
+            raise self._admission.overloaded(
+                f"{self._watchers_count} callers follow a job, which is the most; ask for the job now and then"
             )
         watcher = Watcher()
         self._watchers.setdefault(job_id, []).append(watcher)
@@ -294,19 +254,20 @@ class Gateway:
                 watcher.wake()
 
 
-class _SubmissionTicket:
-    """A submission that was admitted; gives its room back when it is decided."""
+class _NewWorkTicket:
+    """New work that was admitted; gives its room back when it is decided."""
 
-    __slots__ = ("_future", "_gateway", "_size_bytes")
+    __slots__ = ("_admission", "_future", "_namespace", "_size_bytes")
 
-    def __init__(self, future: asyncio.Future[Answer], gateway: Gateway, size_bytes: int) -> None:
+    def __init__(self, future: asyncio.Future[Answer], admission: Admission, namespace: str, size_bytes: int) -> None:
         self._future = future
-        self._gateway = gateway
+        self._admission = admission
+        self._namespace = namespace
         self._size_bytes = size_bytes
 
     def answered(self, answer: Answer) -> None:
         """See `Ticket`."""
-        self._gateway.submission_decided(self._size_bytes)
+        self._admission.decided(self._namespace, self._size_bytes)
         # One that has gone away is not told.
         if not self._future.done():
             self._future.set_result(answer)
@@ -319,6 +280,13 @@ def draining(job_id: str) -> Refused:
     )
 
 
-def _refusal(answer: Answer) -> Refused:
+def _expected(answer: Answer, answer_type: type[A]) -> A:
+    """An answer of the kind that was asked for.
+
+    Raises:
+        Refused: It is a rejection.
+    """
+    if isinstance(answer, answer_type):
+        return answer
     assert isinstance(answer, Rejection), answer
-    return Refused(answer)
+    raise Refused(answer)

@@ -15,6 +15,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[i
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]  # ships no types
 
 from stepward.server import observe
+from stepward.server.admission import Admission
 from stepward.server.api.agents import AgentService
 from stepward.server.api.cluster import ClusterService
 from stepward.server.api.definitions import DefinitionService
@@ -105,7 +106,7 @@ class Node:
         with contextlib.ExitStack() as opened:
             store = CountedStore(config.data, self._counters, self._guard)
             opened.callback(store.close)
-            self._free_bytes = store.free_bytes
+            self._admission = self._make_admission(store)
             self.identity: Identity = open_identity(store)
             self._shard = self._make_shard(store)
             opened.pop_all()
@@ -121,6 +122,7 @@ class Node:
             limits=cluster.limits,
             config=config,
             counters=self._counters,
+            admission=self._admission,
         )
         self._health = health.aio.HealthServicer()
         self._server = self._make_server()
@@ -234,6 +236,15 @@ class Node:
         self._counters.rule_failures += 1
         _log.error("rule_failed", command=type(command).__name__, exc_info=error)
 
+    def _make_admission(self, store: LmdbStore) -> Admission:
+        return Admission(
+            config=self._config,
+            clock=self._clock,
+            counters=self._counters,
+            rng=random.Random(random.SystemRandom().getrandbits(128)),
+            free_bytes=store.free_bytes,
+        )
+
     def _make_gateway(self) -> Gateway:
         with self._shard.committed() as reader:
             newest = newest_job_id(reader, 0)
@@ -242,8 +253,7 @@ class Node:
             job_ids=JobIds(0, random.SystemRandom(), newest=newest),
             clock=self._clock,
             config=self._config,
-            counters=self._counters,
-            free_bytes=self._free_bytes,
+            admission=self._admission,
         )
 
     def _make_server(self) -> grpc.aio.Server:

@@ -24,6 +24,7 @@ from stepward.v1 import agent_service_pb2 as pb
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from stepward.server.admission import Admission
     from stepward.server.clock import Clock
     from stepward.server.config import NodeConfig
     from stepward.server.core.commands import Answer
@@ -51,6 +52,7 @@ class Sessions:
         limits: Limits,
         config: NodeConfig,
         counters: Counters,
+        admission: Admission,
     ) -> None:
         self._shard = shard
         self._node_id = node_id
@@ -58,6 +60,7 @@ class Sessions:
         self._limits = limits
         self._config = config
         self._counters = counters
+        self._admission = admission
         self._streams: dict[str, AgentStream] = {}
         self._count = 0
         self._draining = False
@@ -73,7 +76,7 @@ class Sessions:
             raise Refused(_draining())
         if self._count >= self._config.streams_max:
             text = f"{self._count} agents' streams are open on this node, which is the most; try another node"
-            raise Refused(Rejection(Reason.OVERLOADED, text, retry_after_ms=self._config.overload_retry_after_ms))
+            raise self._admission.overloaded(text)
         self._count += 1
         try:
             hello = await self._hello(context)

@@ -11,10 +11,9 @@ import os
 import sys
 import threading
 import time
-from collections import deque
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from stepward.server import observe
 from stepward.server.core import keys
@@ -34,12 +33,8 @@ if TYPE_CHECKING:
     from stepward.server.store.live import CommittedRows
 
 EXIT_FLUSH_HANGS: Final = 71
-# What one step is given at most: near what the replica decides in one batch, so that what is left waits here, behind
-# the renewals of the next step. One command may be larger by itself.
-STEP_COMMANDS_MAX: Final = 2_000
-STEP_BYTES_MAX: Final = 900 * 1024
-# What a command costs in rows beside the payloads that it carries.
-COMMAND_BYTES: Final = 1_000
+# Commands at which gathering ends: about as many as the replica decides in one batch.
+GATHERED_MAX: Final = 2_000
 _GUARD_LOOKS: Final = 20
 # Definitions that are kept decoded for readers.
 _DEFINITIONS_KEPT_MAX: Final = 256
@@ -67,13 +62,6 @@ class FutureTicket:
         """See `Ticket`."""
         if not self.future.done():
             self.future.set_result(answer)
-
-
-class _Waiting(NamedTuple):
-    """A command that no step has taken yet."""
-
-    proposal: Proposal
-    size_bytes: int
 
 
 def changed(applied: Applied, kinds: bytes) -> Iterator[tuple[bytes, Row | None]]:
@@ -134,8 +122,9 @@ class Shard:
         self._counters = counters
         self._on_fatal = on_fatal
         self._loop = asyncio.get_running_loop()
-        self._renewals: deque[_Waiting] = deque()
-        self._commands: deque[_Waiting] = deque()
+        # What came since the last step; the rest waits in the replica, which knows whose turn it is.
+        self._renewals: list[Proposal] = []
+        self._commands: list[Proposal] = []
         self._proposed: set[Ticket] = set()
         self._definitions: dict[bytes, Row] = {}
         self._timer: asyncio.Handle | None = None
@@ -185,8 +174,9 @@ class Shard:
         if self._timer is not None:
             self._timer.cancel()
         never = Rejection(Reason.NODE_DRAINING, "this node is shutting down; nothing was proposed: ask another node")
-        for waiting in (*self._renewals, *self._commands):
-            self._answer(waiting.proposal.token, never)
+        for proposal in (*self._renewals, *self._commands, *self._replica.withdraw()):
+            self._proposed.discard(proposal.token)
+            self._answer(proposal.token, never)
         unknown = Rejection(Reason.COMMIT_UNKNOWN, "this node stopped before the command was known to be committed")
         for ticket in list(self._proposed):
             self._answer(ticket, unknown)
@@ -194,18 +184,18 @@ class Shard:
         self._commands.clear()
         self._replica.close()
 
-    async def call(self, command: AnyCommand, *, size_bytes: int = 0) -> Answer:
+    async def call(self, command: AnyCommand) -> Answer:
         """The answer to a command, after everything that it speaks of is durable."""
         future: asyncio.Future[Answer] = self._loop.create_future()
-        self.propose(command, FutureTicket(future), size_bytes=size_bytes)
+        self.propose(command, FutureTicket(future))
         return await future
 
-    def propose(self, command: AnyCommand, ticket: Ticket, *, size_bytes: int = 0) -> None:
-        """Let a command be decided with the next batch. `size_bytes`: of the payloads that it carries, near enough."""
+    def propose(self, command: AnyCommand, ticket: Ticket, *, share: str = "") -> None:
+        """Let a command be decided. `share`: of new work its namespace, with whose others it takes turns."""
         if self._stopped:
             self._answer(ticket, Rejection(Reason.NODE_DRAINING, "this node is shutting down; ask another node"))
             return
-        self._commands.append(_Waiting(Proposal(ticket, command), size_bytes + COMMAND_BYTES))
+        self._commands.append(Proposal(ticket, command, share=share))
         self._wake()
 
     def renew(self, command: AnyCommand, ticket: Ticket) -> None:
@@ -213,7 +203,7 @@ class Shard:
         if self._stopped:
             self._answer(ticket, Rejection(Reason.NODE_DRAINING, "this node is shutting down; ask another node"))
             return
-        self._renewals.append(_Waiting(Proposal(ticket, command, urgent=True), 0))
+        self._renewals.append(Proposal(ticket, command, urgent=True))
         self._wake()
 
     def _wake(self) -> None:
@@ -237,7 +227,7 @@ class Shard:
     def _look(self, waited_ms: float, before: int) -> None:
         """Step, unless the last slice has shown that more is coming."""
         count = len(self._commands)
-        if count < STEP_COMMANDS_MAX and self._gathering.goes_on(waited_ms, came=count - before):
+        if count < GATHERED_MAX and self._gathering.goes_on(waited_ms, came=count - before):
             self._gather(waited_ms, SLICE_MS)
         else:
             self._step()
@@ -279,19 +269,10 @@ class Shard:
         self._schedule_next(outbox.wake_at_ms)
 
     def _take(self) -> list[Proposal]:
-        """What the next step is given: all renewals, then commands up to the bounds of a step.
-
-        What the replica still holds counts, so that it never holds more than it can decide soon.
-        """
-        inbox = [waiting.proposal for waiting in self._renewals]
+        """What the next step is given."""
+        inbox = [*self._renewals, *self._commands]
         self._renewals.clear()
-        commands, size_bytes = self._commands, 0
-        taken = len(self._proposed)
-        while commands and taken < STEP_COMMANDS_MAX and size_bytes < STEP_BYTES_MAX:
-            proposal, bytes_ = commands.popleft()
-            inbox.append(proposal)
-            size_bytes += bytes_
-            taken += 1
+        self._commands.clear()
         self._proposed.update(proposal.token for proposal in inbox)  # type: ignore[misc]  # tokens are tickets
         self._counters.commands += len(inbox)
         return inbox
@@ -302,7 +283,9 @@ class Shard:
         if self._commands or self._renewals:
             self._schedule(0, is_tick=False)
             return
-        self._schedule(wake_at_ms - self._clock.steady_ms(), is_tick=True)
+        # While commands wait in the replica the next step is due at once, and company is no reason to put it off.
+        wait_ms = wake_at_ms - self._clock.steady_ms()
+        self._schedule(wait_ms, is_tick=wait_ms > 0)
 
     def _publish(self, applied: Applied) -> None:
         self._counters.batches += 1

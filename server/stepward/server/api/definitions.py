@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepward.server.api import convert, pages, validate
 from stepward.server.core import canonical, definition, keys, rows
-from stepward.server.core.commands import ApplyDefinition, DefinitionApplied
+from stepward.server.core.commands import ApplyDefinition
 from stepward.server.core.definition_source import (
     DefinitionSource,
     RetrySource,
@@ -42,7 +42,7 @@ class DefinitionService:
             raise Refused(validate.refusal(body, Reason.INVALID_DEFINITION))
         namespace = request.namespace or convert.DEFAULT_NAMESPACE
         hash_ = canonical.definition_hash(body)
-        answer = await self._gateway.call(ApplyDefinition(namespace, hash_, body), DefinitionApplied)
+        answer = await self._gateway.apply_definition(ApplyDefinition(namespace, hash_, body))
         version = _version(
             namespace, request.definition, number=answer.version, hash_=hash_, created_wall_ms=answer.created_wall_ms
         )

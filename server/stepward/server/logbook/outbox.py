@@ -25,12 +25,14 @@ class Instant(NamedTuple):
 class Proposal(NamedTuple):
     """A command that someone waits for. `token` is the host's own, and comes back with the answer.
 
-    An urgent one is decided with the next batch, in front of whatever waits: a lease hangs on it.
+    An urgent one is decided with the next batch, in front of whatever waits: a lease hangs on it. One with a `share`
+    asks for new work: it waits behind what belongs to work that exists, and takes turns with those of other shares.
     """
 
     token: object
     command: Command
     urgent: bool = False
+    share: str = ""
 
 
 class Answered(NamedTuple):
@@ -94,6 +96,8 @@ class ReplicaLimits(Struct, frozen=True):
     batch_bytes_max: int = 8 << 20
     # Proposals that wait. Admission stands in front of this; here is only the last wall before memory ends.
     waiting_max: int = 100_000
+    # When one that found no place should come back: this wall is met only when everything in front of it has failed.
+    overloaded_retry_after_ms: int = 1_000
     # Journal entries that are kept although the rows hold them: what followers that were away for a short while can be
     # given one by one. All of them are in memory.
     journal_entries_max: int = 4_096

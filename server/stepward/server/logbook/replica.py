@@ -169,6 +169,12 @@ class Replica:
         with self._store.snapshot() as snapshot:
             yield CommittedRows(snapshot)
 
+    def withdraw(self) -> list[Proposal]:
+        """Take back what waits and was in no batch: none of it has happened, or will. Nothing after a failed step."""
+        if self._unsound:
+            return []
+        return [self._waiting.pop_first() for _ in range(len(self._waiting))]
+
     def close(self) -> None:
         """Let go of the files. What no step has flushed is lost, and was never answered. Safe to repeat."""
         self._unsound = True
@@ -222,7 +228,8 @@ class Replica:
             self._refuse_waiting(_not_leader())
         while len(self._waiting) > self._limits.waiting_max:
             message = f"{self._limits.waiting_max} commands wait already; try again later"
-            self._refuse(self._waiting.pop_last(), Rejection(Reason.OVERLOADED, message))
+            overloaded = Rejection(Reason.OVERLOADED, message, retry_after_ms=self._limits.overloaded_retry_after_ms)
+            self._refuse(self._waiting.pop_last(), overloaded)
 
     def _refuse_waiting(self, rejection: Rejection) -> None:
         while self._waiting:
