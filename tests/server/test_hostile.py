@@ -301,7 +301,7 @@ async def test_call_that_fails_inside(tmp_path: Path, monkeypatch: pytest.Monkey
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("a secret")
 
-    monkeypatch.setattr("stepward.server.core.views.list_jobs", broken)
+    monkeypatch.setattr("stepward.server.core.lists.walk", broken)
     async with nodes.running(tmp_path / "data") as node, nodes.connected(node.address) as stubs:
         answer = await refused(stubs.jobs.ListJobs(job_service_pb2.ListJobsRequest(), timeout=S))
         await stubs.cluster.GetStatus(cluster_service_pb2.GetStatusRequest(), timeout=S)

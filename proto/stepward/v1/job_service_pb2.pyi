@@ -477,7 +477,7 @@ class JobFilter(_message.Message):
     definition_name: _builtins.str
     """Only jobs of this definition. Empty: all."""
     queue: _builtins.str
-    """Only jobs with a step on this queue. Empty: all."""
+    """Only jobs with a step on this queue, or with one whose undo or verify is. Empty: all."""
     @_builtins.property
     def states(self) -> _containers.RepeatedScalarFieldContainer[_common_pb2.JobState.ValueType]:
         """Only jobs in these states. Empty: all."""
@@ -618,7 +618,7 @@ class ListJobsRequest(_message.Message):
     namespace: _builtins.str
     """Empty: "default"."""
     definition_name: _builtins.str
-    """Only jobs of this definition. Empty: all. May be said here or in `filter`."""
+    """Only jobs of this definition. Empty: all. May be said here or in `filter`; in both, it must be the same."""
     page_size: _builtins.int
     """0: 50; at most 1000."""
     page_token: _builtins.str
@@ -627,7 +627,7 @@ class ListJobsRequest(_message.Message):
     """How fresh the answer must be."""
     @_builtins.property
     def states(self) -> _containers.RepeatedScalarFieldContainer[_common_pb2.JobState.ValueType]:
-        """Only jobs in these states. Empty: all. May be said here or in `filter`."""
+        """Only jobs in these states. Empty: all. May be said here or in `filter`; in both, it must be the same."""
 
     @_builtins.property
     def filter(self) -> Global___JobFilter:

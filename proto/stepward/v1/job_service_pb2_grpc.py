@@ -136,14 +136,16 @@ class JobServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListJobs(self, request, context):
-        """Called by anyone. Reads a page of jobs, the newest first. May be repeated. Fails with PAGE_TOKEN_INVALID.
+        """Called by anyone. Reads a page of jobs, the newest first. May be repeated. Fails with PAGE_TOKEN_INVALID. Over all
+        pages, a job that matches all the while is met exactly once; one that begins or ceases to match meanwhile at most once.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CountJobs(self, request, context):
-        """Called by anyone. Counts the jobs that a list with the same filter would show. May be repeated.
+        """Called by anyone. Counts the jobs that a list with the same filter would show. May be repeated. A filter of states
+        only is answered from counters, any other by looking at the newest jobs, 100,000 at most.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -51,9 +51,13 @@ class JobServiceStub:
     JOB_NOT_FOUND, PAGE_TOKEN_INVALID.
     """
     ListJobs: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ListJobsRequest, _job_service_pb2.ListJobsResponse]
-    """Called by anyone. Reads a page of jobs, the newest first. May be repeated. Fails with PAGE_TOKEN_INVALID."""
+    """Called by anyone. Reads a page of jobs, the newest first. May be repeated. Fails with PAGE_TOKEN_INVALID. Over all
+    pages, a job that matches all the while is met exactly once; one that begins or ceases to match meanwhile at most once.
+    """
     CountJobs: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.CountJobsRequest, _job_service_pb2.CountJobsResponse]
-    """Called by anyone. Counts the jobs that a list with the same filter would show. May be repeated."""
+    """Called by anyone. Counts the jobs that a list with the same filter would show. May be repeated. A filter of states
+    only is answered from counters, any other by looking at the newest jobs, 100,000 at most.
+    """
     WatchJob: _grpc.UnaryStreamMultiCallable[_job_service_pb2.WatchJobRequest, _job_service_pb2.WatchJobResponse]
     """Called by anyone who follows one job. Sends the job as it is, then each change, until it has ended. May be
     repeated from the last revision seen. Fails with JOB_NOT_FOUND; OVERLOADED when too many follow; WATCH_TOO_SLOW when
@@ -94,9 +98,13 @@ class JobServiceAsyncStub(JobServiceStub):
     JOB_NOT_FOUND, PAGE_TOKEN_INVALID.
     """
     ListJobs: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ListJobsRequest, _job_service_pb2.ListJobsResponse]  # type: ignore[assignment]
-    """Called by anyone. Reads a page of jobs, the newest first. May be repeated. Fails with PAGE_TOKEN_INVALID."""
+    """Called by anyone. Reads a page of jobs, the newest first. May be repeated. Fails with PAGE_TOKEN_INVALID. Over all
+    pages, a job that matches all the while is met exactly once; one that begins or ceases to match meanwhile at most once.
+    """
     CountJobs: _aio.UnaryUnaryMultiCallable[_job_service_pb2.CountJobsRequest, _job_service_pb2.CountJobsResponse]  # type: ignore[assignment]
-    """Called by anyone. Counts the jobs that a list with the same filter would show. May be repeated."""
+    """Called by anyone. Counts the jobs that a list with the same filter would show. May be repeated. A filter of states
+    only is answered from counters, any other by looking at the newest jobs, 100,000 at most.
+    """
     WatchJob: _aio.UnaryStreamMultiCallable[_job_service_pb2.WatchJobRequest, _job_service_pb2.WatchJobResponse]  # type: ignore[assignment]
     """Called by anyone who follows one job. Sends the job as it is, then each change, until it has ended. May be
     repeated from the last revision seen. Fails with JOB_NOT_FOUND; OVERLOADED when too many follow; WATCH_TOO_SLOW when
@@ -170,7 +178,9 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.ListJobsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.ListJobsResponse, _abc.Awaitable[_job_service_pb2.ListJobsResponse]]:
-        """Called by anyone. Reads a page of jobs, the newest first. May be repeated. Fails with PAGE_TOKEN_INVALID."""
+        """Called by anyone. Reads a page of jobs, the newest first. May be repeated. Fails with PAGE_TOKEN_INVALID. Over all
+        pages, a job that matches all the while is met exactly once; one that begins or ceases to match meanwhile at most once.
+        """
 
     @_abc_1.abstractmethod
     def CountJobs(
@@ -178,7 +188,9 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.CountJobsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.CountJobsResponse, _abc.Awaitable[_job_service_pb2.CountJobsResponse]]:
-        """Called by anyone. Counts the jobs that a list with the same filter would show. May be repeated."""
+        """Called by anyone. Counts the jobs that a list with the same filter would show. May be repeated. A filter of states
+        only is answered from counters, any other by looking at the newest jobs, 100,000 at most.
+        """
 
     @_abc_1.abstractmethod
     def WatchJob(

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from stepward.server.api import convert
+from stepward.server.api import convert, pages
 from stepward.server.core import keys, rows, views
-from stepward.server.core.rejections import Reason, Refused, Rejection
 from stepward.v1 import job_pb2
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ def parse_place(text: str) -> Place:
         return START
     sequence, _, skipped = text.partition(".")
     if not (_is_number(sequence) and _is_number(skipped)):
-        raise Refused(Rejection(Reason.PAGE_TOKEN_INVALID, "page_token was not made by this list; begin without one"))
+        raise pages.not_of_this_list()
     return Place(int(sequence), int(skipped))
 
 

@@ -6,10 +6,11 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from stepward.server.api import convert, history, pages, validate
+from stepward.server.api.job_lists import JobLists
 from stepward.server.core import canonical, views
 from stepward.server.core.commands import CancelJob, JobCancelled, SubmitJob
 from stepward.server.core.rejections import Reason, Refused, Rejection, refuse
-from stepward.server.core.rows import JobState, Payload
+from stepward.server.core.rows import Payload
 from stepward.server.gateway import AWAITED_STATES
 from stepward.server.job_ids import is_job_id
 from stepward.v1 import common_pb2, job_service_pb2
@@ -37,6 +38,7 @@ class JobService:
         self._gateway = gateway
         self._limits = limits
         self._watch = watch
+        self._lists = JobLists(gateway, limits)
 
     async def submit_job(
         self, request: job_service_pb2.SubmitJobRequest, context: Any
@@ -117,31 +119,7 @@ class JobService:
         self, request: job_service_pb2.ListJobsRequest, context: Any
     ) -> job_service_pb2.ListJobsResponse:
         """See the contract."""
-        limits = self._limits
-        found = [*validate.name("namespace", request.namespace, limits, may_be_empty=True)]
-        found += validate.name("definition_name", request.definition_name, limits, may_be_empty=True)
-        for position, state in enumerate(request.states):
-            found += validate.between(f"states[{position}]", state, min(JobState), max(JobState))
-        validate.require(found)
-        count_max = pages.page_size(request.page_size, limits)
-        namespace = request.namespace or convert.DEFAULT_NAMESPACE
-        states = sorted({JobState(state) for state in request.states})
-        filters = ("jobs", namespace, request.definition_name, states)
-        before = pages.position(filters, request.page_token)
-        with self._gateway.read(stale=_stale(request.consistency)) as reader:
-            jobs, last = views.list_jobs(
-                reader,
-                namespace=namespace,
-                states=states,
-                definition_name=request.definition_name,
-                before_job_id=before,
-                count_max=count_max,
-                limits=limits,
-            )
-            revision = reader.head().sequence
-        return job_service_pb2.ListJobsResponse(
-            jobs=[convert.job(view) for view in jobs], next_page_token=pages.token(filters, last), revision=revision
-        )
+        return await self._lists.page(request)
 
     def watch_job(
         self, request: job_service_pb2.WatchJobRequest, context: Any
@@ -164,8 +142,8 @@ class JobService:
     async def count_jobs(
         self, request: job_service_pb2.CountJobsRequest, context: Any
     ) -> job_service_pb2.CountJobsResponse:
-        """Not served yet."""
-        raise refuse(Reason.UNIMPLEMENTED, "CountJobs is not served yet; list the jobs")
+        """See the contract."""
+        return await self._lists.count(request)
 
     async def cancel_job(
         self, request: job_service_pb2.CancelJobRequest, context: Any

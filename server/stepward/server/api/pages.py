@@ -55,9 +55,14 @@ def position(filters: object, given: str) -> str:
     raw = _decoded(given)
     digest, place = raw[:_DIGEST_BYTES], raw[_DIGEST_BYTES:]
     if not place or len(place) > _PLACE_BYTES_MAX or digest != _digest(filters, place):
-        text = "page_token was not made by this list with these filters; begin again without one"
-        raise Refused(Rejection(Reason.PAGE_TOKEN_INVALID, text))
+        raise not_of_this_list()
     return place.decode(errors="replace")
+
+
+def not_of_this_list() -> Refused:
+    """The refusal of a token that means nothing here."""
+    text = "page_token was not made by this list with these filters; begin again without one"
+    return Refused(Rejection(Reason.PAGE_TOKEN_INVALID, text))
 
 
 def _decoded(given: str) -> bytes:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from google.protobuf.duration_pb2 import Duration
+    from google.protobuf.timestamp_pb2 import Timestamp
 
     from stepward.server.core.limits import Limits
     from stepward.v1 import agent_service_pb2, common_pb2, job_service_pb2
@@ -26,6 +27,10 @@ SESSION_ID_CHARS_MIN: Final = 16
 SESSION_ID_CHARS_MAX: Final = 64
 # Text for people in a hello.
 TEXT_CHARS_MAX: Final = 256
+
+# From 0001-01-01 to 9999-12-31, as the Timestamp of protobuf has it.
+TIMESTAMP_S_MIN: Final = -62_135_596_800
+TIMESTAMP_S_MAX: Final = 253_402_300_799
 
 _is_name = re.compile(r"[A-Za-z0-9._-]+\Z").match
 # Values are shown in messages up to here: enough to find them, too little to fill a log.
@@ -40,7 +45,7 @@ def submission(job: job_service_pb2.JobSubmission, limits: Limits, path: str) ->
     found += text(f"{path}.idempotency_key", job.idempotency_key, limits.idempotency_key_chars_max)
     found += text(f"{path}.caller_id", job.caller_id, limits.name_chars_max)
     if job.labels:
-        found += _labels(f"{path}.labels", job.labels, limits)
+        found += labels(f"{path}.labels", job.labels, limits)
     too_large = payload_size(f"{path}.input", job.input, limits)
     found += too_large or payload(f"{path}.input", job.input, limits)
     if not found:
@@ -86,16 +91,17 @@ def text(field: str, value: str, chars_max: int) -> tuple[Violation, ...]:
     return ()
 
 
-def _labels(field: str, labels: Mapping[str, str], limits: Limits) -> list[Violation]:
-    if len(labels) > limits.labels_max:
-        return [Violation(field, f"has {len(labels)} entries; it must have at most {limits.labels_max}")]
+def labels(field: str, given: Mapping[str, str], limits: Limits) -> list[Violation]:
+    """Labels of a job, or labels to look for."""
+    if len(given) > limits.labels_max:
+        return [Violation(field, f"has {len(given)} entries; it must have at most {limits.labels_max}")]
     found: list[Violation] = []
-    for key in sorted(labels):
+    for key in sorted(given):
         at = f"{field}[{shown(key)}]"
         if not key:
             found.append(Violation(at, "has an empty key; it must have 1 character at least"))
         found += text(f"{at} (key)", key, limits.label_key_chars_max)
-        found += text(at, labels[key], limits.label_value_chars_max)
+        found += text(at, given[key], limits.label_value_chars_max)
     return found
 
 
@@ -158,6 +164,14 @@ def duration(field: str, value: Duration, limits: Limits) -> tuple[Violation, ..
     """A duration that is not negative and not absurd."""
     ms = value.seconds * 1_000 + value.nanos // 1_000_000
     return between(field, ms, 0, limits.duration_ms_max, "ms")
+
+
+def timestamp(field: str, value: Timestamp) -> tuple[Violation, ...]:
+    """An instant that a Timestamp may hold, from the year 1 to the year 9999."""
+    if TIMESTAMP_S_MIN <= value.seconds <= TIMESTAMP_S_MAX and 0 <= value.nanos < 1_000_000_000:
+        return ()
+    rule = f"seconds must be between {TIMESTAMP_S_MIN} and {TIMESTAMP_S_MAX}, and nanos between 0 and 999999999"
+    return (Violation(field, f"is {value.seconds} s and {value.nanos} ns; {rule}"),)
 
 
 def shown(value: str) -> str:

@@ -6,7 +6,6 @@ input and the outputs of earlier steps.
 
 from __future__ import annotations
 
-import heapq
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
@@ -19,8 +18,6 @@ from stepward.server.core.inputs import job_output, step_input, undo_input
 from stepward.server.core.rows import Assignment, CancelReason, Clock, JobState, Payload, StepState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from stepward.server.core.inputs import Rows
     from stepward.server.core.limits import Limits
     from stepward.server.core.reader import Reader
@@ -39,12 +36,6 @@ _DUE_FOR = {
     StepState.UNDO_RUNNING: "start-to-close timeout",
     StepState.UNDO_RETRY_WAIT: "retry",
 }
-# Jobs that one page of a filtered list looks at, at most; the page token goes on behind them.
-SCANNED_MAX = 10_000
-# Inputs of one page of a list together, near enough: an input may have 256 KiB and a page 1,000 jobs.
-PAGE_BYTES_MAX = 2 << 20
-# What a step counts that is read to tell what remains: reading rows takes time, as sending bytes does.
-_STEP_READ_BYTES = 100
 
 
 class StepView(Struct, frozen=True):
@@ -178,47 +169,12 @@ def wall_ms(head: Head, clock: Clock, at_ms: int) -> int:
     return head.wall_ms + at_ms - now_ms
 
 
-def list_jobs(
-    reader: Reader,
-    *,
-    namespace: str,
-    states: Sequence[JobState],
-    definition_name: str,
-    before_job_id: str,
-    count_max: int,
-    limits: Limits,
-) -> tuple[list[JobView], str]:
-    """A page of jobs, the newest first, without steps and outputs, and the job id to go on before ("": none).
-
-    Walks the index of each state from its right edge; never looks at a job that no filter can match. A page may have
-    fewer than `count_max` jobs, or none, and still not be the last: it ends at its bytes, too, and at what was scanned.
-    """
-    walked = heapq.merge(
-        *(_job_ids(reader, namespace, state, before_job_id) for state in states or tuple(JobState)), reverse=True
-    )
-    found: list[JobView] = []
-    last, size_bytes = "", 0
-    for scanned, job_id in enumerate(walked):
-        if len(found) == count_max or scanned == SCANNED_MAX or size_bytes >= PAGE_BYTES_MAX:
-            return found, last
-        last = job_id
-        job = _require(reader, keys.job(job_id), rows.Job)
-        if definition_name and job.definition_name != definition_name:
-            continue
-        view = _job_view(reader, job_id, job, limits, with_steps=False, with_output=False)
-        found.append(view)
-        size_bytes += len(job.input.data)
-        if _may_remain(view.progress):
-            body = _require(reader, keys.definition_body(job.definition_hash), rows.DefinitionBody)
-            size_bytes += _STEP_READ_BYTES * len(body.steps)
-    return found, ""
-
-
-def _job_ids(reader: Reader, namespace: str, state: JobState, before_job_id: str) -> Iterator[str]:
-    prefix = keys.job_index(namespace, state)
-    before = prefix + before_job_id.encode() if before_job_id else b""
-    for key in reader.scan(prefix, before=before, reverse=True):
-        yield key[len(prefix) :].decode()
+def listed_job(reader: Rows, job_id: str, job: Job, limits: Limits) -> tuple[JobView, int]:
+    """A job of a list, without steps and output, and how many rows of steps were read for it."""
+    view = _job_view(reader, job_id, job, limits, with_steps=False, with_output=False)
+    if not _may_remain(view.progress):
+        return view, 0
+    return view, len(_require(reader, keys.definition_body(job.definition_hash), rows.DefinitionBody).steps)
 
 
 def history(reader: Reader, job_id: str, *, after_sequence: int, count_max: int) -> list[tuple[int, History]]:
