@@ -55,6 +55,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = kept
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Tell the main process what was left out, where this is one of several that share the tests."""
+    told: dict[str, object] | None = getattr(session.config, "workeroutput", None)
+    left_out = session.config.stash[LEFT_OUT]
+    if told is not None:
+        told["left_out"] = dict(left_out)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: object) -> None:
+    """Hear what a process left out. Each collects all tests, so the first is enough."""
+    told: dict[str, int] | None = getattr(node, "workeroutput", {}).get("left_out")
+    config: pytest.Config = node.config  # type: ignore[attr-defined]  # xdist ships no types for its nodes
+    if told is not None and not config.stash[LEFT_OUT]:
+        config.stash[LEFT_OUT].update(told)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Say what was left out and how to run it."""
     for name, count in sorted(config.stash[LEFT_OUT].items()):
