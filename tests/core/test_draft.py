@@ -95,3 +95,50 @@ def test_scans_and_counts_agree_with_a_plain_dict() -> None:
             assert list(draft.keys(PREFIX, after=key(after))) == [key(n) for n in sorted(model) if n > after]
             assert draft.count(PREFIX) == len(model)
             assert (draft.get(key(number)) is not None) == (number in model)
+
+
+def timer(at_ms: int) -> bytes:
+    """A timer key."""
+    return keys.session_timer(at_ms, "agent-one")
+
+
+def test_what_was_removed_and_put_again_is_gone_when_it_is_removed_again() -> None:
+    """A timer may move away and back within one batch; the committed row must not outlive that."""
+    store = MemoryStore()
+    store.apply([(timer(1), keys.encode_row(rows.Timer()))], [])
+    store.commit()
+    draft = Draft(LiveRows(store))
+    draft.remove(timer(1))
+    draft.put(timer(1), rows.Timer())
+    draft.remove(timer(1))
+
+    assert draft.changes() == {timer(1): None}
+
+
+def test_an_index_row_born_in_the_batch_is_removed_without_a_trace() -> None:
+    """As a delete does it; and a rollback brings it back."""
+    draft = Draft(reader_with())
+    draft.put(timer(1), rows.Timer())
+    savepoint = draft.savepoint()
+    draft.remove(timer(1))
+    gone = draft.changes()
+    draft.rollback(savepoint)
+
+    assert gone == {}
+    assert draft.changes() == {timer(1): rows.Timer()}
+
+
+def test_a_removed_index_row_comes_back_with_a_rollback() -> None:
+    """And can be removed once more."""
+    store = MemoryStore()
+    store.apply([(timer(1), keys.encode_row(rows.Timer()))], [])
+    store.commit()
+    draft = Draft(LiveRows(store))
+    savepoint = draft.savepoint()
+    draft.remove(timer(1))
+    draft.rollback(savepoint)
+    back = draft.changes()
+    draft.remove(timer(1))
+
+    assert back == {}
+    assert draft.changes() == {timer(1): None}

@@ -64,7 +64,7 @@ def make_ready(batch: Batch, job_id: str, ordinal: int, step: Step, phase: Phase
 def unready(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
     """Take a ready step back out of its lane."""
     lane = _lane(batch, job_id, ordinal, states.phase(step.state))
-    batch.draft.delete(keys.ready(lane, step.ready_order, job_id, ordinal))
+    batch.draft.remove(keys.ready(lane, step.ready_order, job_id, ordinal))
 
 
 def _lane(batch: Batch, job_id: str, ordinal: int, phase: Phase) -> bytes:

@@ -102,7 +102,7 @@ class Batch:
         Nothing else changes index and counts. A job that comes into its first list must have its own row already.
         """
         if before is not None:
-            self.draft.delete(keys.job_index(namespace, before, job_id))
+            self.draft.remove(keys.job_index(namespace, before, job_id))
         if after is not None:
             self.draft.put(keys.job_index(namespace, after, job_id), rows.JobIndex())
         counts.change(self.draft, namespace, job_id, before, after)
@@ -141,7 +141,7 @@ class Batch:
 
     def _move_timer(self, job_id: str, ordinal: int, step: Step, timer: TimerAt) -> None:
         if step.timer_clock is not Clock.NONE:
-            self.draft.delete(keys.step_timer(step.timer_clock, step.timer_at_ms, job_id, ordinal))
+            self.draft.remove(keys.step_timer(step.timer_clock, step.timer_at_ms, job_id, ordinal))
         if timer.clock is not Clock.NONE:
             self.draft.put(keys.step_timer(timer.clock, timer.at_ms, job_id, ordinal), rows.Timer())
 

@@ -62,7 +62,7 @@ def arm(batch: Batch, session_id: str, session: Session) -> Session:
     Renewals do not move the timer; when it falls due and the session has been renewed since, it is set again.
     """
     if session.timer_at_led_ms:
-        batch.draft.delete(keys.session_timer(session.timer_at_led_ms, session_id))
+        batch.draft.remove(keys.session_timer(session.timer_at_led_ms, session_id))
     end_led_ms = leases.session_end_led_ms(
         renewed_led_ms=session.renewed_led_ms, ttl_ms=session.ttl_ms, kill_grace_ms=batch.limits.kill_grace_ms
     )
@@ -172,7 +172,7 @@ def _end_if_done(batch: Batch, session_id: str) -> None:
 
 def remove(batch: Batch, session_id: str, session: Session) -> None:
     """Delete a session that holds nothing."""
-    batch.draft.delete(keys.session_timer(session.timer_at_led_ms, session_id))
+    batch.draft.remove(keys.session_timer(session.timer_at_led_ms, session_id))
     batch.draft.delete(keys.session(session_id))
 
 

@@ -70,7 +70,7 @@ class LiveRows:
 
     def get(self, key: bytes) -> Row | None:
         """The row under `key`, decoded."""
-        row = self._young.get(key)
+        row = self._young.get(key) or self._definitions.get(key)
         return self._fetch(key) if row is None else row
 
     def scan(self, prefix: bytes, *, after: bytes = b"", before: bytes = b"", reverse: bool = False) -> Iterator[bytes]:
@@ -94,7 +94,7 @@ class LiveRows:
                 self._keep(key, row)
 
     def _fetch(self, key: bytes) -> Row | None:
-        row = self._old.get(key) or self._definitions.get(key)
+        row = self._old.get(key)
         if row is None:
             value = self._store.get(key)
             if value is None:
