@@ -132,6 +132,7 @@ def _session(transcript: Transcript, line: Line) -> AnyCommand:
     match what:
         case "open":
             actions = line.names("actions")
+            known = line.number("calls", -1)
             return OpenSession(
                 session_id=agent,
                 namespace=line.take("namespace", NAMESPACE),
@@ -141,6 +142,8 @@ def _session(transcript: Transcript, line: Line) -> AnyCommand:
                 name=agent,
                 library="transcript",
                 node_id="n1",
+                known_generation=max(known, 0),
+                goes_on=known >= 0,
             )
         case "renew":
             return _renew(transcript, agent, line)
@@ -174,16 +177,17 @@ def heartbeat(transcript: Transcript, agent: str) -> RenewSession:
 
 def _renew(transcript: Transcript, agent: str, line: Line) -> RenewSession:
     generation, holding = _generation(transcript, agent, line), line.names("holding")
+    on_stream = line.take("by", "stream") == "stream"
     match holding:
         case ():
-            return RenewSession(agent, generation, held_digest(_held(transcript, agent)))
+            return RenewSession(agent, generation, held_digest(_held(transcript, agent)), on_stream=on_stream)
         case ("all",):
             held = _held(transcript, agent)
         case ("none",):
             held = ()
         case _:
             held = tuple(_attempt(name) for name in holding)
-    return RenewSession(agent, generation, held_digest(held), held)
+    return RenewSession(agent, generation, held_digest(held), held, on_stream=on_stream)
 
 
 def _attempt(name: str) -> AttemptRef:

@@ -7,8 +7,8 @@ Commands, each with `at=MS` to set all clocks first:
       STEP [needs=A,B] [action=] [queue=] [input=JSON] [undo=ACTION] [effect=] [start=] [on_unknown=]
            [attempts= initial= factor= cap= kinds=A,B] [start_to_close=] [queue_timeout=]
     submit JOB definition=NAME [version=] [input=JSON] [key=] [caller=] [namespace=]
-    session open AGENT actions=A,B|* [slots=] [queue=] [namespace=]
-    session renew AGENT [generation=] [holding=all|none|JOB/STEP/TOKEN,...]
+    session open AGENT actions=A,B|* [slots=] [queue=] [namespace=] [calls=GENERATION]
+    session renew AGENT [generation=] [holding=all|none|JOB/STEP/TOKEN,...] [by=stream|call]
     session close|drain AGENT [generation=]
     report step=STEP outcome=OUTCOME [job=] [token=] [agent=] [output=JSON] [kind=] [message=] [retry_after=]
         outcomes: accepted started success failure fatal unknown refused handed_back stopped drained progress
@@ -21,6 +21,7 @@ Commands, each with `at=MS` to set all clocks first:
     show step|offer STEP [job=]
     show slots AGENT
 
+`calls=` and `by=call` are for agents without streaming; the first says which generation they know.
 What a report leaves out is that of the step's newest assignment; a job that is left out is the last one submitted.
 Random waits are always the longest, so that results can be read.
 """

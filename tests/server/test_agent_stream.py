@@ -14,7 +14,8 @@ from stepward.server.core.commands import AttemptsReported, SessionOpened, Sessi
 from stepward.server.core.limits import Limits
 from stepward.server.core.rejections import Reason, Rejection
 from stepward.server.observe import Counters
-from stepward.server.sessions import OpenTicket, Sessions
+from stepward.server.session_binding import OpenTicket
+from stepward.server.sessions import Sessions
 from stepward.server.shard import Ticket
 from stepward.v1 import agent_service_pb2
 from tests.server import nodes
@@ -187,14 +188,13 @@ async def test_agent_that_leaves_while_it_is_bound_is_not_taken_for_connected() 
     """Its generation is closed when the answer comes, since nobody else will close it."""
     closed: list[tuple[str, int]] = []
 
-    class Closing:
-        def close_stream(self, session_id: str, generation: int) -> None:
-            closed.append((session_id, generation))
+    def unwanted(generation: int) -> None:
+        closed.append((SESSION, generation))
 
-    early = OpenTicket(asyncio.get_running_loop().create_future(), Closing(), SESSION)  # type: ignore[arg-type]  # all that is asked of it
+    early = OpenTicket(asyncio.get_running_loop().create_future(), unwanted)
     early.future.cancel()
     early.answered(SessionOpened(generation=1, ttl_ms=1))
-    late = OpenTicket(asyncio.get_running_loop().create_future(), Closing(), SESSION)  # type: ignore[arg-type]  # all that is asked of it
+    late = OpenTicket(asyncio.get_running_loop().create_future(), unwanted)
     late.answered(SessionOpened(generation=2, ttl_ms=1))
     late.abandon()
 

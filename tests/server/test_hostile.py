@@ -311,18 +311,8 @@ async def test_call_that_fails_inside(tmp_path: Path, monkeypatch: pytest.Monkey
     assert node.counters.call_failures == 1
 
 
-@pytest.mark.parametrize("method", ["LeaseWork", "RenewSession", "ReportAttempts"])
-async def test_call_that_is_not_served_yet(stubs: Stubs, method: str) -> None:
-    """It is in the contract, so the refusal has a reason of ours."""
-    call = nodes.raw_call(stubs, f"AgentService/{method}")
-
-    answer = await refused(call(b"", timeout=S))
-
-    assert (answer.code, answer.reason) == (grpc.StatusCode.UNIMPLEMENTED, "UNIMPLEMENTED")
-
-
 async def test_watch_jobs_is_not_served_yet(stubs: Stubs) -> None:
-    """The same for a stream."""
+    """It is in the contract, so the refusal has a reason of ours."""
     call = stubs.jobs.WatchJobs(job_service_pb2.WatchJobsRequest(caller_id="me"), timeout=S)
 
     assert (await refused(call.read())).reason == "UNIMPLEMENTED"

@@ -262,7 +262,7 @@ class Hello(_message.Message):
 
     @_builtins.property
     def held(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttemptRef]:
-        """What it still holds from an earlier stream of this session."""
+        """What it still holds of this session: at most 10000. A LeaseWork call does not wait for these, nor tell them again."""
 
     def __init__(
         self,
@@ -987,29 +987,37 @@ Global___Redirect: _TypeAlias = Redirect  # noqa: Y015
 
 @_typing.final
 class LeaseWorkRequest(_message.Message):
-    """Opens or renews a session and waits for offers."""
+    """Opens a session, or goes on with it, and waits for work."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     HELLO_FIELD_NUMBER: _builtins.int
     WAIT_MAX_FIELD_NUMBER: _builtins.int
+    CANCELLED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello:
         """As on a stream."""
 
     @_builtins.property
     def wait_max(self) -> _duration_pb2.Duration:
-        """How long to wait for an offer."""
+        """How long to wait for an offer or a cancel that the agent does not know; at most ttl/3, what is longer is cut to it.
+        The wait also ends a little before the deadline of the call. Absent: not at all.
+        """
+
+    @_builtins.property
+    def cancelled(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttemptRef]:
+        """Cancels that the agent knows and has not answered yet, which it need not be told at once. At most 10000."""
 
     def __init__(
         self,
         *,
         hello: Global___Hello | None = ...,
         wait_max: _duration_pb2.Duration | None = ...,
+        cancelled: _abc.Iterable[Global___AttemptRef] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "wait_max", b"wait_max"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "wait_max", b"wait_max"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "hello", b"hello", "wait_max", b"wait_max"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1030,11 +1038,13 @@ class LeaseWorkResponse(_message.Message):
 
     @_builtins.property
     def offers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Offer]:
-        """Every open offer of the session."""
+        """The session's open offers, without those that the hello says are held. Of many and large ones the oldest; the others
+        come with the next call, which need not wait for them.
+        """
 
     @_builtins.property
     def cancels(self) -> _containers.RepeatedCompositeFieldContainer[Global___Cancel]:
-        """Every open cancel of the session."""
+        """The session's open cancels, and what is held although nobody knows it."""
 
     def __init__(
         self,
@@ -1066,7 +1076,7 @@ class RenewSessionRequest(_message.Message):
     """From the newest welcome."""
     @_builtins.property
     def heartbeat(self) -> Global___Heartbeat:
-        """As on a stream."""
+        """As on a stream; except that what the list lacks says nothing, since calls may overtake each other."""
 
     def __init__(
         self,
@@ -1090,18 +1100,24 @@ class RenewSessionResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     HEARTBEAT_FIELD_NUMBER: _builtins.int
+    CANCELS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def heartbeat(self) -> Global___HeartbeatAnswer:
         """As on a stream."""
+
+    @_builtins.property
+    def cancels(self) -> _containers.RepeatedCompositeFieldContainer[Global___Cancel]:
+        """The session's open cancels, and what is held although nobody knows it."""
 
     def __init__(
         self,
         *,
         heartbeat: Global___HeartbeatAnswer | None = ...,
+        cancels: _abc.Iterable[Global___Cancel] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["heartbeat", b"heartbeat"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat", b"heartbeat"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancels", b"cancels", "heartbeat", b"heartbeat"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1255,7 +1271,7 @@ class Agent(_message.Message):
     draining: _builtins.bool
     """True when it takes nothing more."""
     connected: _builtins.bool
-    """True when a stream of it is open at this moment."""
+    """True when a stream of it is open, or a LeaseWork call waits, at this moment."""
     @_builtins.property
     def actions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Actions that it can run."""

@@ -87,21 +87,32 @@ class AgentServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def LeaseWork(self, request, context):
-        """Called by agents without streaming: opens or renews a session and waits for offers. May be repeated.
+        """Called by agents without streaming: opens a session, or goes on with it, and waits for work. It is a sign of life: an
+        agent counts its lease from when it sent the call. Work is offered to the session while such a call waits, and only
+        then. With the generation of the newest welcome the session goes on as it is, and several calls may wait: each is
+        given the same. With any other the session gets a newer generation, and whatever waits with an older one ends with
+        SESSION_ENDED. May be repeated: what was told to a call whose answer was lost is told again, with the same token, so
+        an agent drops what it knows by (job, step, token). Fails with INVALID_ARGUMENT, PROTOCOL_VERSION, SESSION_ENDED,
+        OVERLOADED, NODE_DRAINING, NOT_LEADER, NO_LEADER.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RenewSession(self, request, context):
-        """Called by agents without streaming: renews a session. May be repeated. Fails with SESSION_ENDED.
+        """Called by agents without streaming, every ttl/6 while they work: renews a session from the moment at which the call
+        was sent, and tells what is no longer wanted. It asks for no work. May be repeated. Fails with INVALID_ARGUMENT,
+        SESSION_ENDED, NODE_DRAINING, NOT_LEADER, NO_LEADER.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportAttempts(self, request, context):
-        """Called by agents without streaming: reports by token. May be repeated: the first report of an attempt counts.
+        """Called by agents without streaming: reports by token. May be repeated: the first report of an attempt counts. While
+        the session is open the generation must be its newest; what a session that is over reports is answered by the token.
+        Fails with INVALID_ARGUMENT, SESSION_ENDED, OVERLOADED, DISK_FULL, NODE_DRAINING, NOT_LEADER, NO_LEADER,
+        COMMIT_UNKNOWN: in all of these, report again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -46,11 +46,25 @@ class AgentServiceStub:
     by (job, step, token). Fails with INVALID_ARGUMENT, PROTOCOL_VERSION, SESSION_ENDED, NOT_LEADER, NO_LEADER.
     """
     LeaseWork: _grpc.UnaryUnaryMultiCallable[_agent_service_pb2.LeaseWorkRequest, _agent_service_pb2.LeaseWorkResponse]
-    """Called by agents without streaming: opens or renews a session and waits for offers. May be repeated."""
+    """Called by agents without streaming: opens a session, or goes on with it, and waits for work. It is a sign of life: an
+    agent counts its lease from when it sent the call. Work is offered to the session while such a call waits, and only
+    then. With the generation of the newest welcome the session goes on as it is, and several calls may wait: each is
+    given the same. With any other the session gets a newer generation, and whatever waits with an older one ends with
+    SESSION_ENDED. May be repeated: what was told to a call whose answer was lost is told again, with the same token, so
+    an agent drops what it knows by (job, step, token). Fails with INVALID_ARGUMENT, PROTOCOL_VERSION, SESSION_ENDED,
+    OVERLOADED, NODE_DRAINING, NOT_LEADER, NO_LEADER.
+    """
     RenewSession: _grpc.UnaryUnaryMultiCallable[_agent_service_pb2.RenewSessionRequest, _agent_service_pb2.RenewSessionResponse]
-    """Called by agents without streaming: renews a session. May be repeated. Fails with SESSION_ENDED."""
+    """Called by agents without streaming, every ttl/6 while they work: renews a session from the moment at which the call
+    was sent, and tells what is no longer wanted. It asks for no work. May be repeated. Fails with INVALID_ARGUMENT,
+    SESSION_ENDED, NODE_DRAINING, NOT_LEADER, NO_LEADER.
+    """
     ReportAttempts: _grpc.UnaryUnaryMultiCallable[_agent_service_pb2.ReportAttemptsRequest, _agent_service_pb2.ReportAttemptsResponse]
-    """Called by agents without streaming: reports by token. May be repeated: the first report of an attempt counts."""
+    """Called by agents without streaming: reports by token. May be repeated: the first report of an attempt counts. While
+    the session is open the generation must be its newest; what a session that is over reports is answered by the token.
+    Fails with INVALID_ARGUMENT, SESSION_ENDED, OVERLOADED, DISK_FULL, NODE_DRAINING, NOT_LEADER, NO_LEADER,
+    COMMIT_UNKNOWN: in all of these, report again.
+    """
     ListAgents: _grpc.UnaryUnaryMultiCallable[_agent_service_pb2.ListAgentsRequest, _agent_service_pb2.ListAgentsResponse]
     """Called by operators. Lists the sessions that are open. May be repeated."""
 
@@ -72,11 +86,25 @@ class AgentServiceAsyncStub(AgentServiceStub):
     by (job, step, token). Fails with INVALID_ARGUMENT, PROTOCOL_VERSION, SESSION_ENDED, NOT_LEADER, NO_LEADER.
     """
     LeaseWork: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.LeaseWorkRequest, _agent_service_pb2.LeaseWorkResponse]  # type: ignore[assignment]
-    """Called by agents without streaming: opens or renews a session and waits for offers. May be repeated."""
+    """Called by agents without streaming: opens a session, or goes on with it, and waits for work. It is a sign of life: an
+    agent counts its lease from when it sent the call. Work is offered to the session while such a call waits, and only
+    then. With the generation of the newest welcome the session goes on as it is, and several calls may wait: each is
+    given the same. With any other the session gets a newer generation, and whatever waits with an older one ends with
+    SESSION_ENDED. May be repeated: what was told to a call whose answer was lost is told again, with the same token, so
+    an agent drops what it knows by (job, step, token). Fails with INVALID_ARGUMENT, PROTOCOL_VERSION, SESSION_ENDED,
+    OVERLOADED, NODE_DRAINING, NOT_LEADER, NO_LEADER.
+    """
     RenewSession: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.RenewSessionRequest, _agent_service_pb2.RenewSessionResponse]  # type: ignore[assignment]
-    """Called by agents without streaming: renews a session. May be repeated. Fails with SESSION_ENDED."""
+    """Called by agents without streaming, every ttl/6 while they work: renews a session from the moment at which the call
+    was sent, and tells what is no longer wanted. It asks for no work. May be repeated. Fails with INVALID_ARGUMENT,
+    SESSION_ENDED, NODE_DRAINING, NOT_LEADER, NO_LEADER.
+    """
     ReportAttempts: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.ReportAttemptsRequest, _agent_service_pb2.ReportAttemptsResponse]  # type: ignore[assignment]
-    """Called by agents without streaming: reports by token. May be repeated: the first report of an attempt counts."""
+    """Called by agents without streaming: reports by token. May be repeated: the first report of an attempt counts. While
+    the session is open the generation must be its newest; what a session that is over reports is answered by the token.
+    Fails with INVALID_ARGUMENT, SESSION_ENDED, OVERLOADED, DISK_FULL, NODE_DRAINING, NOT_LEADER, NO_LEADER,
+    COMMIT_UNKNOWN: in all of these, report again.
+    """
     ListAgents: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.ListAgentsRequest, _agent_service_pb2.ListAgentsResponse]  # type: ignore[assignment]
     """Called by operators. Lists the sessions that are open. May be repeated."""
 
@@ -107,7 +135,14 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _agent_service_pb2.LeaseWorkRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_service_pb2.LeaseWorkResponse, _abc.Awaitable[_agent_service_pb2.LeaseWorkResponse]]:
-        """Called by agents without streaming: opens or renews a session and waits for offers. May be repeated."""
+        """Called by agents without streaming: opens a session, or goes on with it, and waits for work. It is a sign of life: an
+        agent counts its lease from when it sent the call. Work is offered to the session while such a call waits, and only
+        then. With the generation of the newest welcome the session goes on as it is, and several calls may wait: each is
+        given the same. With any other the session gets a newer generation, and whatever waits with an older one ends with
+        SESSION_ENDED. May be repeated: what was told to a call whose answer was lost is told again, with the same token, so
+        an agent drops what it knows by (job, step, token). Fails with INVALID_ARGUMENT, PROTOCOL_VERSION, SESSION_ENDED,
+        OVERLOADED, NODE_DRAINING, NOT_LEADER, NO_LEADER.
+        """
 
     @_abc_1.abstractmethod
     def RenewSession(
@@ -115,7 +150,10 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _agent_service_pb2.RenewSessionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_service_pb2.RenewSessionResponse, _abc.Awaitable[_agent_service_pb2.RenewSessionResponse]]:
-        """Called by agents without streaming: renews a session. May be repeated. Fails with SESSION_ENDED."""
+        """Called by agents without streaming, every ttl/6 while they work: renews a session from the moment at which the call
+        was sent, and tells what is no longer wanted. It asks for no work. May be repeated. Fails with INVALID_ARGUMENT,
+        SESSION_ENDED, NODE_DRAINING, NOT_LEADER, NO_LEADER.
+        """
 
     @_abc_1.abstractmethod
     def ReportAttempts(
@@ -123,7 +161,11 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _agent_service_pb2.ReportAttemptsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_service_pb2.ReportAttemptsResponse, _abc.Awaitable[_agent_service_pb2.ReportAttemptsResponse]]:
-        """Called by agents without streaming: reports by token. May be repeated: the first report of an attempt counts."""
+        """Called by agents without streaming: reports by token. May be repeated: the first report of an attempt counts. While
+        the session is open the generation must be its newest; what a session that is over reports is answered by the token.
+        Fails with INVALID_ARGUMENT, SESSION_ENDED, OVERLOADED, DISK_FULL, NODE_DRAINING, NOT_LEADER, NO_LEADER,
+        COMMIT_UNKNOWN: in all of these, report again.
+        """
 
     @_abc_1.abstractmethod
     def ListAgents(

@@ -6,37 +6,25 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
 
+from stepward.server import agent_reports, deliveries
 from stepward.server.api import convert
-from stepward.server.core.commands import (
-    AttemptsReported,
-    DrainSession,
-    ProgressMade,
-    RenewSession,
-    ReportAttempts,
-    SessionRenewed,
-)
+from stepward.server.core.commands import AttemptsReported, DrainSession, RenewSession, SessionOpened, SessionRenewed
 from stepward.server.core.rejections import Reason, Refused, Rejection
 from stepward.server.interceptor import parse
-from stepward.server.job_ids import is_job_id
 from stepward.v1 import agent_service_pb2 as pb
 
 if TYPE_CHECKING:
     from stepward.server.clock import Clock
     from stepward.server.config import NodeConfig
-    from stepward.server.core.commands import Answer, AttemptReport, SessionOpened
+    from stepward.server.core.commands import Answer, AttemptReport
     from stepward.server.core.limits import Limits
     from stepward.server.interceptor import Context
     from stepward.server.observe import Counters
     from stepward.server.shard import Shard
 
-# An agent may send this often within a TTL.
-HEARTBEATS_A_TTL: Final = 6
 # After a stream was told to end, so long may what stands in its queue take to be sent.
 _LAST_WORDS_MS_MAX: Final = 1_000
 _ANSWER_BYTES: Final = 128
-# Reports that one command carries: a success of the widest step makes some hundred rows, and there is room in a batch
-# for this many of those.
-_REPORTS_A_COMMAND: Final = 32
 
 # Answers that say that this node cannot serve the session any more, whatever it does.
 _STREAM_ENDS: Final = frozenset(
@@ -110,14 +98,8 @@ class AgentStream:
 
     def send_welcome(self, node_id: str) -> None:
         """The first message on every stream."""
-        welcome = pb.Welcome(
-            session_id=self.session_id,
-            generation=self.generation,
-            ttl=convert.duration(self.ttl_ms),
-            heartbeat_interval=convert.duration(self.ttl_ms // HEARTBEATS_A_TTL),
-            kill_grace=convert.duration(self._limits.kill_grace_ms),
-            payload_bytes_max=self._limits.payload_bytes_max,
-            node_id=node_id,
+        welcome = deliveries.welcome(
+            self.session_id, SessionOpened(self.generation, self.ttl_ms), node_id=node_id, limits=self._limits
         )
         self.send(pb.WorkResponse(welcome=welcome), size_bytes=0)
 
@@ -226,27 +208,21 @@ class AgentStream:
             self.end(answer)
 
     def _report(self, report: pb.Report, size_bytes: int) -> None:
-        count = len(report.attempts)
-        if count > self._limits.reports_max:
-            text = f"report.attempts has {count} entries; it must have at most {self._limits.reports_max}"
-            raise Refused(Rejection(Reason.INVALID_ARGUMENT, text))
-        reports = tuple(convert.reports(report, self._limits))
-        # What is not even shaped like a job's id cannot be looked up, and must not be.
-        known = tuple(one for one in reports if is_job_id(one.attempt.job_id))
+        reports = agent_reports.read(report, self._limits)
+        known = [one for one in reports if agent_reports.may_exist(one)]
         if len(known) < len(reports):
-            self._answer_all([one for one in reports if not is_job_id(one.attempt.job_id)], "NOT_FOUND", "no such job")
+            strangers = [one for one in reports if not agent_reports.may_exist(one)]
+            self._answer_all(strangers, "NOT_FOUND", "no such job")
         if not known:
             return
         self._unanswered_bytes += size_bytes
         if self._unanswered_bytes > self._config.stream_bytes_waiting_max:
             self._room.clear()
-        # One command is decided as a whole, so it may not need more rows than a batch has room for.
-        parts = [known[at : at + _REPORTS_A_COMMAND] for at in range(0, len(known), _REPORTS_A_COMMAND)]
+        parts = agent_reports.commands(self.session_id, self.generation, known)
         part_bytes = size_bytes // len(parts)
-        for number, part in enumerate(parts):
+        for number, command in enumerate(parts):
             bytes_ = part_bytes if number else size_bytes - part_bytes * (len(parts) - 1)
-            command = ReportAttempts(self.session_id, self.generation, part)
-            self._shard.propose(command, _ReportTicket(self, part, bytes_))
+            self._shard.propose(command, _ReportTicket(self, command.reports, bytes_))
 
     def reports_answered(self, answer: Answer, reports: tuple[AttemptReport, ...], size_bytes: int) -> None:
         """Tell the agent what its reports came to."""
@@ -258,20 +234,14 @@ class AgentStream:
                 self.send(message, size_bytes=_ANSWER_BYTES * len(answer.results))
             return
         assert isinstance(answer, Rejection), answer
-        if answer.reason in _STREAM_ENDS or answer.reason in (Reason.OVERLOADED, Reason.DISK_FULL):
-            # Nothing of it was recorded, or nobody knows; on its next stream the agent reports again.
+        if answer.reason in agent_reports.REPORT_AGAIN:
+            # On its next stream.
             self.end(answer)
             return
         self._answer_all(list(reports), "INTERNAL", answer.message)
 
     def _answer_all(self, reports: list[AttemptReport], result: str, message: str) -> None:
-        """The same answer to each report that is not mere progress."""
-        value = pb.ReportResult.Value(f"REPORT_RESULT_{result}")
-        answers = [
-            pb.ReportAnswer(attempt=convert.attempt_ref(one.attempt), result=value, message=message)
-            for one in reports
-            if not isinstance(one.event, ProgressMade)
-        ]
+        answers = agent_reports.same_answer(reports, result, message)
         if answers:
             said = pb.WorkResponse(answers=pb.ReportAnswers(answers=answers))
             self.send(said, size_bytes=_ANSWER_BYTES * len(answers))

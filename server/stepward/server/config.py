@@ -72,6 +72,10 @@ class NodeConfig(Struct, frozen=True, kw_only=True):
     stream_bytes_waiting_max: int = 16 * 1024 * 1024
     # Agents' streams that may be open at once.
     streams_max: int = 10_000
+    # LeaseWork calls that may wait at once, of agents without streaming.
+    lease_waits_max: int = 10_000
+    # Reports of agents without streaming that may wait to be recorded at once, in bytes.
+    report_bytes_waiting_max: int = 64 * 1024 * 1024
     # Heartbeats of one stream that may wait for an answer. More come from an agent that floods; silence is safe.
     heartbeats_waiting_max: int = 8
     # Calls that may wait for the end of a job at once.
@@ -120,6 +124,8 @@ _NODE_BOUNDS = (
     Bound("gather_ms_max_slow", 0, 1_000),
     Bound("stream_bytes_waiting_max", 1, 1 << 30),
     Bound("streams_max", 1, 1_000_000),
+    Bound("lease_waits_max", 1, 1_000_000),
+    Bound("report_bytes_waiting_max", 1, 1 << 33),
     Bound("heartbeats_waiting_max", 1, 1_000),
     Bound("waiters_max", 1, 10_000_000),
     Bound("watchers_max", 1, 1_000_000),

@@ -8,7 +8,7 @@ import gc
 import random
 from functools import partial
 from importlib import metadata
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # ships no types
@@ -16,6 +16,7 @@ from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]  
 
 from stepward.server import observe
 from stepward.server.admission import Admission
+from stepward.server.agent_calls import AgentCalls
 from stepward.server.api.agents import AgentService
 from stepward.server.api.cluster import ClusterService
 from stepward.server.api.definitions import DefinitionService
@@ -52,6 +53,8 @@ SERVICES: Final = tuple(
     for module in (job_service_pb2, definition_service_pb2, agent_service_pb2, cluster_service_pb2)
     for service in module.DESCRIPTOR.services_by_name.values()
 )
+
+A = TypeVar("A", Sessions, AgentCalls)
 
 _log = observe.logger("node")
 
@@ -115,15 +118,8 @@ class Node:
         self._shard.on_applied(self._on_applied)
         self._ready = asyncio.Event()
         self._gateway = self._make_gateway()
-        self._sessions = Sessions(
-            self._shard,
-            node_id=self.identity.node_id,
-            clock=self._clock,
-            limits=cluster.limits,
-            config=config,
-            counters=self._counters,
-            admission=self._admission,
-        )
+        self._sessions = self._serve_agents(Sessions)
+        self._agent_calls = self._serve_agents(AgentCalls)
         self._health = health.aio.HealthServicer()
         self._server = self._make_server()
         self.address = ""
@@ -171,6 +167,7 @@ class Node:
         _log.info("node_stopping", grace_ms=self._config.stop_grace_ms)
         await self._health.enter_graceful_shutdown()
         self._sessions.drain()
+        self._agent_calls.drain()
         self._gateway.drain()
         await self._server.stop(self._config.stop_grace_ms / 1_000)
         if self._supervision is not None:
@@ -256,6 +253,18 @@ class Node:
             admission=self._admission,
         )
 
+    def _serve_agents(self, type_: type[A]) -> A:
+        """Those who serve agents with a stream and those without need the same."""
+        return type_(
+            self._shard,
+            node_id=self.identity.node_id,
+            clock=self._clock,
+            limits=self._cluster.limits,
+            config=self._config,
+            counters=self._counters,
+            admission=self._admission,
+        )
+
     def _make_server(self) -> grpc.aio.Server:
         server = grpc.aio.server(options=_server_options(self._cluster, self._config))
         shell = CallShell(self._counters)
@@ -272,7 +281,7 @@ class Node:
         return {
             "JobService": JobService(gateway, limits, JobWatch(gateway, limits)),
             "DefinitionService": DefinitionService(gateway, limits),
-            "AgentService": AgentService(gateway, self._sessions, limits),
+            "AgentService": AgentService(gateway, self._sessions, self._agent_calls, limits),
             "ClusterService": ClusterService(
                 self._shard,
                 identity=self.identity,

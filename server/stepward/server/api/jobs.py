@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from stepward.server.api import convert, history, pages, validate
 from stepward.server.api.job_lists import JobLists
+from stepward.server.api.waits import seconds_left
 from stepward.server.core import canonical, views
 from stepward.server.core.commands import CancelJob, JobCancelled, SubmitJob
 from stepward.server.core.rejections import Reason, Refused, Rejection, refuse
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from stepward.server.gateway import Gateway
     from stepward.server.shard import Reading
 
-# A wait ends this long before the deadline of its call, so that the answer, which names the job, still arrives.
-DEADLINE_MARGIN_S: Final = 0.1
 HISTORY_PAGE_DEFAULT: Final = 200
 
 
@@ -105,8 +104,9 @@ class JobService:
         if request.HasField("wait_max"):
             validate.require(validate.duration("wait_max", request.wait_max, self._limits))
             waits.append(convert.duration_ms(request.wait_max) / 1_000)
-        if remaining_s is not None:
-            waits.append(max(0.0, remaining_s - min(DEADLINE_MARGIN_S, remaining_s / 10)))
+        left_s = seconds_left(remaining_s)
+        if left_s is not None:
+            waits.append(left_s)
         return asyncio.get_running_loop().time() + min(waits) if waits else None
 
     async def get_job(self, request: job_service_pb2.GetJobRequest, context: Any) -> job_service_pb2.GetJobResponse:

@@ -14,7 +14,7 @@ from stepward.server.core import json_text
 from stepward.server.core.rejections import Reason, Refused, Rejection, Violation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sized
 
     from google.protobuf.duration_pb2 import Duration
     from google.protobuf.timestamp_pb2 import Timestamp
@@ -141,7 +141,13 @@ def hello(message: agent_service_pb2.Hello, limits: Limits) -> Rejection | None:
     found += between("hello.slots", message.slots, 1, limits.slots_max)
     found += text("hello.name", message.name, TEXT_CHARS_MAX)
     found += text("hello.library", message.library, TEXT_CHARS_MAX)
+    found += held("hello.held", message.held, limits)
     return refusal(found) if found else None
+
+
+def held(field: str, refs: Sized, limits: Limits) -> tuple[Violation, ...]:
+    """What an agent says that it holds: no more than it can have slots."""
+    return between(field, len(refs), 0, limits.slots_max, "entries")
 
 
 def session_id(field: str, value: str) -> tuple[Violation, ...]:

@@ -78,6 +78,7 @@ class OpenSession(Command, frozen=True):
     """Open a session or bind a newer stream of it to a node.
 
     `known_generation` is the newest that the agent knows: 0 for a session that it has never been welcomed to.
+    `goes_on`: when that is the newest, it stays so; an agent without streaming calls again and again.
     """
 
     session_id: str
@@ -89,16 +90,22 @@ class OpenSession(Command, frozen=True):
     library: str
     node_id: str
     known_generation: int = 0
+    goes_on: bool = False
 
 
 class RenewSession(Command, frozen=True):
-    """A heartbeat. `held` is None when the agent sent only its digest."""
+    """A heartbeat. `held` is None when the agent sent only its digest.
+
+    `on_stream` False: it came by a call of its own. Such calls may overtake each other, so what its list lacks proves
+    nothing; and whoever calls only to renew does not listen for offers.
+    """
 
     session_id: str
     generation: int
     held_digest: int
     held: tuple[AttemptRef, ...] | None = None
     busy_slots: int = 0
+    on_stream: bool = True
 
 
 class CloseStream(Command, frozen=True):

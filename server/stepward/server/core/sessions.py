@@ -26,12 +26,16 @@ def open_session(batch: Batch, command: OpenSession) -> SessionOpened:
 
     A hello is a sign of life. It cannot wake a session whose lease is over: what it held is being given to others. Nor
     is a session that was welcomed before made anew under its name: its agent would take the new one for the old.
+    An agent without streaming that knows the newest generation keeps it.
     """
     key = keys.session(command.session_id)
     before = batch.draft.read(key, rows.Session)
     if before.ending if before is not None else command.known_generation > 0:
         raise _ended(command.session_id)
     ttl_ms = batch.limits.session_ttl_ms if before is None else before.ttl_ms
+    generation = 1 if before is None else before.generation + 1
+    if before is not None and command.goes_on and command.known_generation == before.generation:
+        generation = before.generation
     moment = batch.moment
     session = rows.Session(
         namespace=command.namespace,
@@ -41,7 +45,7 @@ def open_session(batch: Batch, command: OpenSession) -> SessionOpened:
         name=command.name,
         library=command.library,
         node_id=command.node_id,
-        generation=1 if before is None else before.generation + 1,
+        generation=generation,
         ttl_ms=ttl_ms,
         renewed_led_ms=moment.led_ms,
         renewed_wall_ms=moment.wall_ms,
@@ -79,10 +83,11 @@ def renew_session(batch: Batch, command: RenewSession) -> SessionRenewed:
         session, epoch=moment.epoch, steady_ms=moment.steady_ms
     )
     has_room = command.busy_slots < session.slots
-    if due or not session.connected or (session.full and has_room):
+    listens = session.connected or command.on_stream
+    if due or listens is not session.connected or (session.full and has_room):
         renewed = replace(
             session,
-            connected=True,
+            connected=listens,
             full=session.full and not has_room,
             renewed_led_ms=moment.led_ms,
             renewed_wall_ms=moment.wall_ms,
@@ -97,7 +102,7 @@ def renew_session(batch: Batch, command: RenewSession) -> SessionRenewed:
     for ref, key in held.items():
         if ref in theirs:
             _held_by_both(batch, key)
-        else:
+        elif command.on_stream:
             _not_held(batch, key, recorded_led_ms=session.renewed_led_ms)
     return SessionRenewed(send_held=False, unknown=tuple(sorted(theirs - held.keys())))
 

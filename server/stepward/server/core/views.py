@@ -228,12 +228,13 @@ def agents(reader: Reader, *, namespace: str, after_session_id: str, count_max: 
         session = _require(reader, key, rows.Session)
         if session.namespace == namespace:
             session_id = key[1:].decode()
-            held = tuple(_held(reader, held_key) for held_key in list(reader.scan(keys.assignments(session_id))))
+            held = tuple(attempt_ref(reader, held_key) for held_key in list(reader.scan(keys.assignments(session_id))))
             found.append(AgentView(session_id, session, held, lease_ends_led_ms(session, limits)))
     return found
 
 
-def _held(reader: Rows, key: bytes) -> AttemptRef:
+def attempt_ref(reader: Rows, key: bytes) -> AttemptRef:
+    """The name of an assignment, from its key."""
     _, token, job_id, ordinal = keys.parse_assignment(key)
     job = _require(reader, keys.job(job_id), rows.Job)
     body = _require(reader, keys.definition_body(job.definition_hash), rows.DefinitionBody)
