@@ -6,11 +6,9 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import grpc
 import grpc.aio
-import pytest
 import pytest_asyncio
 from google.protobuf.duration_pb2 import Duration
 
@@ -21,7 +19,7 @@ from stepward.v1 import common_pb2, definition_pb2, job_service_pb2
 from tests.server import nodes
 from tests.server.nodes import CALL_S_MAX, Stubs, json_payload, refused, submission
 from tests.server.plain_agent import agent, failed, named, succeeded, succeeds
-from tests.server.unary_agent import NO_WAIT, UnaryAgent
+from tests.server.unary_agent import NO_WAIT, UnaryAgent, cancel, listed, listens, state, submit
 
 S = CALL_S_MAX
 SESSION = "session-of-the-test-1"
@@ -43,32 +41,6 @@ async def stubs(node: Node) -> AsyncIterator[Stubs]:
     async with nodes.connected(node.address) as stubs:
         await nodes.define(stubs, "one", definition_pb2.Step(id="one"))
         yield stubs
-
-
-async def submit(stubs: Stubs, name: str = "one", data: bytes = b"{}") -> str:
-    request = job_service_pb2.SubmitJobRequest(job=submission(name, data))
-    return (await stubs.jobs.SubmitJob(request, timeout=S)).job_id
-
-
-async def cancel(stubs: Stubs, job_id: str) -> None:
-    await stubs.jobs.CancelJob(job_service_pb2.CancelJobRequest(job_id=job_id), timeout=S)
-
-
-async def state(stubs: Stubs, job_id: str) -> int:
-    return (await stubs.jobs.GetJob(job_service_pb2.GetJobRequest(job_id=job_id), timeout=S)).job.state
-
-
-async def listed(stubs: Stubs) -> list[pb.Agent]:
-    return list((await stubs.agents.ListAgents(pb.ListAgentsRequest(), timeout=S)).agents)
-
-
-async def listens(stubs: Stubs, count: int = 1) -> None:
-    """Wait until so many sessions can be offered work."""
-
-    async def connected() -> bool:
-        return sum(one.connected for one in await listed(stubs)) == count
-
-    await nodes.eventually(connected)
 
 
 async def test_offer_that_is_there_is_told_at_once(stubs: Stubs, node: Node) -> None:
@@ -364,31 +336,6 @@ async def test_accept_comes_before_the_start(stubs: Stubs) -> None:
     assert await state(stubs, job_id) == common_pb2.JOB_STATE_COMPLETED
 
 
-@pytest.mark.parametrize("generation", [0, 1, 3])
-async def test_wrong_generation_is_refused(stubs: Stubs, generation: int) -> None:
-    """As a stream of it would be closed. An older one that asks for work gets a newer one."""
-    worker = UnaryAgent(stubs, "one", session_id=SESSION)
-    await worker.lease(NO_WAIT)
-    await worker.lease(NO_WAIT, generation=0)
-    await submit(stubs)
-    await worker.lease(NO_WAIT)
-    (offer,) = worker.held.values()
-    worker.generation = generation
-
-    assert (await refused(worker.renew())).reason == "SESSION_ENDED"
-    answer = await refused(worker.report(succeeds(offer)))
-    assert (answer.reason, answer.metadata["generation"]) == ("SESSION_ENDED", "2")
-
-
-async def test_session_that_is_over_is_not_made_anew(stubs: Stubs) -> None:
-    """Who knows a generation of a session that no row knows begins with a new session; so does one who renews it."""
-    worker = UnaryAgent(stubs, "one")
-    worker.generation = 3
-
-    assert (await refused(worker.lease(NO_WAIT))).reason == "SESSION_ENDED"
-    assert (await refused(worker.renew())).reason == "SESSION_ENDED"
-
-
 async def test_lost_agent_is_replaced(tmp_path: Path) -> None:
     """One that calls no more loses its work to another; its late report is refused, and kept as an observation."""
     limits = Limits(session_ttl_ms=1_000, kill_grace_ms=0)
@@ -445,63 +392,6 @@ async def test_handed_back_work_waits_until_there_is_room(stubs: Stubs) -> None:
 
     assert [one.attempt.job_id for one in again.offers] == [job_id]
     assert again.offers[0].attempt.token > offer.attempt.token
-
-
-HELLO: dict[str, Any] = {"protocol_version": 1, "session_id": SESSION, "actions": ["one"], "slots": 1}
-REFS = [pb.AttemptRef(job_id="0-0", step_id="one", token=1)]
-
-
-@pytest.mark.parametrize(
-    ("request_", "fields"),
-    [
-        (pb.LeaseWorkRequest(hello=pb.Hello(**HELLO | {"slots": 0, "queue": "\x00"})), ["hello.queue", "hello.slots"]),
-        (pb.LeaseWorkRequest(hello=pb.Hello(**HELLO | {"held": REFS * 10_001})), ["hello.held"]),
-        (pb.LeaseWorkRequest(hello=pb.Hello(**HELLO), cancelled=REFS * 10_001), ["cancelled"]),
-        (pb.LeaseWorkRequest(hello=pb.Hello(**HELLO), wait_max=Duration(seconds=-1)), ["wait_max"]),
-        (pb.RenewSessionRequest(session_id="a\x00b"), ["session_id"]),
-        (pb.RenewSessionRequest(session_id=SESSION, heartbeat=pb.Heartbeat(held=REFS * 10_001)), ["heartbeat.held"]),
-        (pb.ReportAttemptsRequest(session_id=""), ["session_id"]),
-    ],
-)
-async def test_call_breaks_a_rule(stubs: Stubs, request_: Any, fields: list[str]) -> None:
-    """The refusal names the field."""
-    name = type(request_).__name__.removesuffix("Request")
-    answer = await refused(getattr(stubs.agents, name)(request_, timeout=S))
-
-    assert (answer.code, answer.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT")
-    assert [field for field, _ in answer.violations] == fields
-
-
-async def test_as_much_as_may_be_said_is_heard(stubs: Stubs) -> None:
-    """At the bound of what is held, all of it is answered for."""
-    refs = [pb.AttemptRef(job_id=f"0-{n:032x}", step_id="one", token=1) for n in range(10_000)]
-    answer = await UnaryAgent(stubs, "one").lease(held=refs)
-
-    assert len(answer.cancels) == 10_000
-
-
-async def test_other_protocol_version(stubs: Stubs) -> None:
-    """Tells which one is spoken."""
-    answer = await refused(UnaryAgent(stubs, "one").lease(protocol_version=2))
-
-    assert (answer.reason, answer.metadata["protocol_version"]) == ("PROTOCOL_VERSION", "1")
-
-
-async def test_waiting_calls_are_bounded(tmp_path: Path) -> None:
-    """At the bound is served, one past it is asked to come back."""
-    async with (
-        nodes.running(tmp_path / "data", lease_waits_max=2) as node,
-        nodes.connected(node.address) as stubs,
-    ):
-        waiting = [asyncio.ensure_future(UnaryAgent(stubs, "one").lease()) for _ in range(2)]
-        await listens(stubs, 2)
-        answer = await refused(UnaryAgent(stubs, "one").lease(NO_WAIT))
-        await asyncio.gather(*waiting)
-        after = await UnaryAgent(stubs, "one").lease(NO_WAIT)
-
-    assert (answer.code, answer.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED")
-    assert answer.retry_after_ms > 0
-    assert after.welcome.generation == 1
 
 
 async def test_stopping_node_ends_the_waits(tmp_path: Path) -> None:

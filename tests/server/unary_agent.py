@@ -11,7 +11,9 @@ import grpc.aio
 from google.protobuf.duration_pb2 import Duration
 
 from stepward.v1 import agent_service_pb2 as pb
-from tests.server.nodes import CALL_S_MAX, Stubs, refusal
+from stepward.v1 import job_service_pb2
+from tests.server import nodes
+from tests.server.nodes import CALL_S_MAX, Stubs, refusal, submission
 from tests.server.plain_agent import Handler, digest, named, succeeds
 
 WAIT = Duration(seconds=5)
@@ -113,3 +115,29 @@ def _reason(failed: grpc.aio.AioRpcError) -> str:
     """Why a call was refused; empty when no node answered."""
     details = dict(failed.trailing_metadata() or ())
     return refusal(failed).reason if "grpc-status-details-bin" in details else ""
+
+
+async def submit(stubs: Stubs, name: str = "one", data: bytes = b"{}") -> str:
+    request = job_service_pb2.SubmitJobRequest(job=submission(name, data))
+    return (await stubs.jobs.SubmitJob(request, timeout=CALL_S_MAX)).job_id
+
+
+async def cancel(stubs: Stubs, job_id: str) -> None:
+    await stubs.jobs.CancelJob(job_service_pb2.CancelJobRequest(job_id=job_id), timeout=CALL_S_MAX)
+
+
+async def state(stubs: Stubs, job_id: str) -> int:
+    return (await stubs.jobs.GetJob(job_service_pb2.GetJobRequest(job_id=job_id), timeout=CALL_S_MAX)).job.state
+
+
+async def listed(stubs: Stubs) -> list[pb.Agent]:
+    return list((await stubs.agents.ListAgents(pb.ListAgentsRequest(), timeout=CALL_S_MAX)).agents)
+
+
+async def listens(stubs: Stubs, count: int = 1) -> None:
+    """Wait until so many sessions can be offered work."""
+
+    async def connected() -> bool:
+        return sum(one.connected for one in await listed(stubs)) == count
+
+    await nodes.eventually(connected)
