@@ -6,15 +6,16 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from pathlib import Path
-from typing import Any, Final, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from stepward.agents import definitions as definition_files
 from stepward.agents import signals
 from stepward.agents.action import Action
 from stepward.agents.engine import Engine
 from stepward.agents.errors import ActionError, AgentError
-from stepward.v1 import definition_pb2
+
+if TYPE_CHECKING:
+    from stepward.client.definition_forms import AnyDefinition
 
 # The contract's bounds of a hello.
 SLOTS_MAX: Final = 10_000
@@ -35,7 +36,7 @@ class Agent:
         slots: int = 8,
         namespace: str = "default",
         name: str | None = None,
-        definitions: Sequence[Path | str | definition_pb2.Definition] = (),
+        definitions: Sequence[AnyDefinition] = (),
         lifespan: Lifespan | None = None,
         drain_timeout_seconds: float = 30.0,
     ) -> None:
@@ -46,7 +47,8 @@ class Agent:
             slots: How many steps run at once.
             namespace: Whose jobs it works for.
             name: For people; by default made of queue, host and process id.
-            definitions: Applied to the cluster when the agent starts: paths of YAML files, or messages.
+            definitions: Applied to the cluster when the agent starts: paths of files, what `stepward.client.Definition`
+                builds, or messages.
             lifespan: Entered on the handlers' event loop before the first handler starts, and left after the last
                 one has ended. For what handlers share: a connection pool, say.
             drain_timeout_seconds: How long running handlers may go on when the agent is told to end.

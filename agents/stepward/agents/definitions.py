@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import grpc
 
@@ -15,6 +14,9 @@ from stepward.agents.route import Route
 from stepward.v1 import definition_pb2, definition_service_pb2
 from stepward.v1.definition_service_pb2_grpc import DefinitionServiceStub
 
+if TYPE_CHECKING:
+    from stepward.client.definition_forms import AnyDefinition
+
 APPLY_S_MAX: Final = 10.0
 
 # What no repetition changes.
@@ -23,21 +25,22 @@ _FINAL_REASONS: Final = frozenset({"INVALID_DEFINITION", "INVALID_ARGUMENT", "PA
 _log = logging.getLogger("stepward.agents.definitions")
 
 
-def read(definition: Path | str | definition_pb2.Definition) -> definition_pb2.Definition:
-    """The definition in a file, or the one that is given.
+def read(definition: AnyDefinition) -> definition_pb2.Definition:
+    """The contract's message of a definition that an agent brings.
 
     Raises:
-        DefinitionRefused: The file cannot be read; the message begins with path, line and column.
+        DefinitionRefused: A file cannot be read, and the message says what is wrong by path, line and column; or what
+            was built in Python has no steps.
     """
     if isinstance(definition, definition_pb2.Definition):
         return definition
-    # Only who brings files needs the client; it reads the same files from the command line.
-    from stepward.client.definition_file import load  # noqa: PLC0415 - not everybody needs it
-    from stepward.client.errors import DefinitionFileError  # noqa: PLC0415 - not everybody needs it
+    # Only who brings files or builds needs the client, which reads the same from the command line.
+    from stepward.client.definition_forms import definition_message  # noqa: PLC0415 - not everybody needs it
+    from stepward.client.errors import DefinitionError, DefinitionFileError  # noqa: PLC0415 - not everybody needs it
 
     try:
-        return load(definition)
-    except DefinitionFileError as error:
+        return definition_message(definition)
+    except (DefinitionError, DefinitionFileError) as error:
         raise DefinitionRefused(str(error)) from None
 
 

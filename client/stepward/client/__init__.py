@@ -8,7 +8,8 @@
 
 Reading order: `values` (what comes back), `errors` (what can go wrong), `payloads`, `calls` (every call of the
 contract that the client makes, and whether it may be repeated), `failover` (pure: what is repeated when, and where),
-`blocking_client` and `async_client` (the same methods twice), `definition_file`, `tree`, `cli`.
+`blocking_client` and `async_client` (the same methods twice), `definition` and `definition_file` (definitions as Python
+and as files), `tree`, `cli`.
 
 The names below are loaded when they are first used: the command line must not wait for gRPC to print its help.
 """
@@ -21,7 +22,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stepward.client.async_client import AsyncClient
     from stepward.client.blocking_client import Client
+    from stepward.client.definition import DefinedStep, Definition
+    from stepward.client.definition_options import Retry, Timeouts, Undo, Verify
     from stepward.client.errors import (
+        DefinitionError,
+        DefinitionFileError,
+        InvalidDefinition,
         JobCancelled,
         JobCompensated,
         JobEscalated,
@@ -33,11 +39,17 @@ if TYPE_CHECKING:
         WaitTimedOut,
     )
     from stepward.client.payloads import Payload
+    from stepward.client.references import Reference, input_, literal, text
     from stepward.client.values import Job, JobChange, JobResult, JobState, Step, StepState, SubmittedJob
 
 __all__ = [
     "AsyncClient",
     "Client",
+    "DefinedStep",
+    "Definition",
+    "DefinitionError",
+    "DefinitionFileError",
+    "InvalidDefinition",
     "Job",
     "JobCancelled",
     "JobChange",
@@ -49,18 +61,29 @@ __all__ = [
     "JobState",
     "NotFound",
     "Payload",
+    "Reference",
+    "Retry",
     "Step",
     "StepState",
     "StepwardError",
     "SubmittedJob",
+    "Timeouts",
     "Unavailable",
+    "Undo",
+    "Verify",
     "WaitTimedOut",
+    "input_",
+    "literal",
+    "text",
 ]
 
 _HOMES = {
     "AsyncClient": "async_client",
     "Client": "blocking_client",
     "Payload": "payloads",
+    **dict.fromkeys(("DefinedStep", "Definition"), "definition"),
+    **dict.fromkeys(("Retry", "Timeouts", "Undo", "Verify"), "definition_options"),
+    **dict.fromkeys(("Reference", "input_", "literal", "text"), "references"),
     **dict.fromkeys(("Job", "JobChange", "JobResult", "JobState", "Step", "StepState", "SubmittedJob"), "values"),
 }
 

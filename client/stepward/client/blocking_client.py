@@ -32,8 +32,8 @@ from stepward.client.watching import Watch
 from stepward.v1.job_service_pb2 import WatchJobRequest, WatchJobResponse
 
 if TYPE_CHECKING:
+    from stepward.client.definition_forms import AnyDefinition
     from stepward.client.errors import Violation
-    from stepward.v1 import definition_pb2
 
 V = TypeVar("V")
 
@@ -240,20 +240,21 @@ class Client:
 
         return _pages(page, limit=None, page_size=0)
 
-    def apply_definition(
-        self, definition: definition_pb2.Definition, *, namespace: str | None = None
-    ) -> AppliedDefinition:
-        """Store a definition as a new version, unless the newest is equal. `definition_file.load` reads one.
+    def apply_definition(self, definition: AnyDefinition, *, namespace: str | None = None) -> AppliedDefinition:
+        """Store a definition as a new version, unless the newest is equal.
+
+        Args:
+            definition: A `stepward.client.Definition`, the path of a file, or the contract's message.
+            namespace: Where it is to live.
 
         Raises:
-            InvalidDefinition: All that is wrong with it is in `violations`.
+            DefinitionFileError: The file cannot be read; `problems` has all that is wrong, by line and column.
+            InvalidDefinition: The cluster refuses it; all that is wrong is in `violations`.
         """
         return self._perform(calls.apply_definition(definition, namespace=namespace or self.namespace))
 
-    def validate_definition(
-        self, definition: definition_pb2.Definition, *, namespace: str | None = None
-    ) -> tuple[Violation, ...]:
-        """Check a definition and change nothing. Nothing wrong: empty."""
+    def validate_definition(self, definition: AnyDefinition, *, namespace: str | None = None) -> tuple[Violation, ...]:
+        """Check a definition, in any form that `apply_definition` takes, and change nothing. Nothing wrong: empty."""
         return self._perform(calls.validate_definition(definition, namespace=namespace or self.namespace))
 
     def get_definition(self, name: str, *, version: int = 0, namespace: str | None = None) -> DefinitionVersion:

@@ -15,6 +15,7 @@ import grpc
 
 from stepward.client import payloads, reading
 from stepward.client.answers import CODE
+from stepward.client.definition_forms import definition_message
 from stepward.client.errors import PayloadTooLarge, Unavailable
 from stepward.client.failover import Attempts, Repeat
 from stepward.client.values import (
@@ -39,8 +40,8 @@ from stepward.v1 import (
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
+    from stepward.client.definition_forms import AnyDefinition
     from stepward.client.errors import StepwardError, Violation
-    from stepward.v1 import definition_pb2
 
 V = TypeVar("V")
 
@@ -247,9 +248,10 @@ def get_job_history(job_id: str, *, page_size: int, page_token: str) -> Call[Pag
     )
 
 
-def apply_definition(definition: definition_pb2.Definition, *, namespace: str) -> Call[AppliedDefinition]:
+def apply_definition(definition: AnyDefinition, *, namespace: str) -> Call[AppliedDefinition]:
     """Store a new version, unless the newest is equal."""
-    request = definition_service_pb2.ApplyDefinitionRequest(namespace=namespace, definition=definition)
+    message = definition_message(definition)
+    request = definition_service_pb2.ApplyDefinitionRequest(namespace=namespace, definition=message)
     return Call(
         APPLY_DEFINITION,
         request,
@@ -257,9 +259,10 @@ def apply_definition(definition: definition_pb2.Definition, *, namespace: str) -
     )
 
 
-def validate_definition(definition: definition_pb2.Definition, *, namespace: str) -> Call[tuple[Violation, ...]]:
+def validate_definition(definition: AnyDefinition, *, namespace: str) -> Call[tuple[Violation, ...]]:
     """Check a definition and change nothing."""
-    request = definition_service_pb2.ValidateDefinitionRequest(namespace=namespace, definition=definition)
+    message = definition_message(definition)
+    request = definition_service_pb2.ValidateDefinitionRequest(namespace=namespace, definition=message)
     return Call(VALIDATE_DEFINITION, request, lambda answer: reading.violations(answer.violations))
 
 

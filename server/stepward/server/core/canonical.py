@@ -36,10 +36,11 @@ _Value: TypeAlias = "str | bool | list[_Value] | tuple[tuple[str, _Value], ...] 
 
 
 def definition_hash(body: DefinitionBody) -> bytes:
-    """SHA-256 of what a job of this definition runs.
+    """SHA-256 of what a job of this definition runs, and of its description.
 
-    The order of fields, defaults spelled out and descriptions do not matter. The order of the steps does: rows of
-    running jobs name steps by it, so equal hashes must mean equal positions.
+    The order of fields and defaults spelled out do not matter. The order of the steps does: rows of running jobs name
+    steps by it, so equal hashes must mean equal positions. A description changes no job, but a new one that made no new
+    version would be lost, or would have to change a version that others have read.
     """
     return sha256(_encode(structs.replace(body, source=b""))).digest()
 

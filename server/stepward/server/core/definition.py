@@ -57,6 +57,7 @@ def compile_definition(
         source=source_bytes,
         deadline_ms=source.deadline_ms or 0,
         on_deadline=OnDeadline(source.on_deadline or OnDeadline.COMPENSATE),
+        description=source.description,
     )
 
 

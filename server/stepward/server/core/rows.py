@@ -265,6 +265,7 @@ class DefinitionBody(Row, frozen=True):
     source: bytes
     deadline_ms: int = 0
     on_deadline: OnDeadline = OnDeadline.COMPENSATE
+    description: str = ""
 
 
 class DefinitionRecord(Row, frozen=True):
