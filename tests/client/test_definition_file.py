@@ -128,6 +128,16 @@ def test_a_stored_definition_becomes_a_file_again() -> None:
 
 
 @pytest.mark.parametrize(
+    "text", ["a\x85b", "\u2028", "\ufeff", "\x00", "a\r\nb", "\n", " ", "\u00a0", "\U0001f600", "'\\\""]
+)
+def test_every_character_survives_being_written(text: str) -> None:
+    """Also those that YAML takes for the end of a line."""
+    definition = pb.Definition(name="x", description=text)
+
+    assert loads(as_yaml(definition)) == definition
+
+
+@pytest.mark.parametrize(
     ("written", "json"),
     [
         # As YAML: references stay texts, numbers keep their digits.

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.descriptor import FieldDescriptor
 from ruamel.yaml import YAML
+from ruamel.yaml.nodes import ScalarNode
+from ruamel.yaml.representer import SafeRepresenter
 
 from stepward.client.definition_file import DURATION, TEMPLATES, enum_words
 from stepward.client.durations import format_duration
@@ -21,10 +23,24 @@ if TYPE_CHECKING:
     from stepward.v1.definition_pb2 import Definition
 
 
+class _Representer(SafeRepresenter):
+    """Writes texts so that every character of them is read again."""
+
+    def text(self, text: str) -> ScalarNode:
+        # Outside of double quotes, characters such as U+0085 and U+2028 end a line and are read as a space.
+        style = None if text.isprintable() else '"'
+        node: ScalarNode = self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+        return node
+
+
+_Representer.add_representer(str, _Representer.text)
+
+
 def as_yaml(definition: Definition) -> str:
     """The definition as YAML. Durations are whole milliseconds, as in all files."""
     # Any, because the stubs know this attribute by its default only.
     yaml: Any = YAML(typ="safe", pure=True)
+    yaml.Representer = _Representer
     yaml.default_flow_style = False
     yaml.sort_base_mapping_type_on_output = False
     yaml.allow_unicode = True
