@@ -31,14 +31,31 @@ class _Bidder:
 
 
 def make_offers(batch: Batch) -> None:
-    """Offer ready steps while there are free slots, at most `offers_max` in a batch."""
+    """Offer ready steps while there are free slots, at most `offers_max` in a batch.
+
+    Places share these evenly, and what some leave goes to the others. Which one comes first moves on with every batch,
+    so that none starves, even where there are more places than offers.
+    """
     if next(iter(batch.draft.keys(keys.READY)), None) is None:
         return
+    bidders = _bidders(batch)
     left = batch.limits.offers_max
-    for place, bidders in _bidders(batch).items():
-        left -= _fill_place(batch, place, bidders, left)
-        if left <= 0:
-            return
+    hungry = _rotated(list(bidders), by=batch.moment.sequence)
+    # Each round ends it, or shares what some have left among those who took all that they were given.
+    while left and hungry:
+        share, still_hungry = max(1, left // len(hungry)), []
+        for place in hungry:
+            made = _fill_place(batch, place, bidders[place], min(share, left))
+            left -= made
+            if made == share:
+                still_hungry.append(place)
+        hungry = still_hungry
+
+
+def _rotated(places: list[Place], *, by: int) -> list[Place]:
+    """The same places, beginning with another one."""
+    start = by % len(places) if places else 0
+    return places[start:] + places[:start]
 
 
 def _bidders(batch: Batch) -> dict[Place, list[_Bidder]]:
@@ -61,6 +78,8 @@ def _bidders(batch: Batch) -> dict[Place, list[_Bidder]]:
 def _fill_place(batch: Batch, place: Place, bidders: list[_Bidder], offers_max: int) -> int:
     """Go through the ready steps of one queue in order. Returns how many offers were made."""
     room = min(offers_max, sum(bidder.free for bidder in bidders))
+    if not room:
+        return 0
     lanes = [_lane(batch, place, action, room) for action in sorted({a for b in bidders for a in b.actions})]
     made = 0
     for _, job_id, ordinal, action in heapq.merge(*lanes):
