@@ -181,3 +181,15 @@ def test_committed_rows_know_their_head() -> None:
 
     with store.snapshot() as snapshot:
         assert CommittedRows(snapshot).head() == head
+
+
+def test_sessions_are_counted_without_walking() -> None:
+    """Those that an earlier leader knew count, and each counts once."""
+    store = MemoryStore()
+    session = rows.Session("n", "q", ("a",), 1, "", "", "n1", 1, 3_000, 0, 0, 0, 1, 0)
+    put(store, None, {keys.session("one"): session})
+    live = LiveRows(store)
+    live.applied({keys.session("two"): session})
+    live.applied({keys.session("two"): session, keys.session("one"): None})
+
+    assert live.count(keys.SESSION) == 1

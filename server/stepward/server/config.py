@@ -78,10 +78,18 @@ class NodeConfig(Struct, frozen=True, kw_only=True):
     report_bytes_waiting_max: int = 64 * 1024 * 1024
     # Heartbeats of one stream that may wait for an answer. More come from an agent that floods; silence is safe.
     heartbeats_waiting_max: int = 8
-    # Calls that may wait for the end of a job at once.
-    waiters_max: int = 100_000
+    # Calls that may wait for the end of a job at once. Each holds 16 KiB.
+    waiters_max: int = 20_000
     # Callers that may follow jobs at once. Each costs a read of its job for every change.
     watchers_max: int = 10_000
+    # Calls in progress at once that read: an answer of some MiB is in memory until its caller has read it.
+    reads_max: int = 1_000
+    # Those that agents and operators make, with cancels and questions after the status. They have a room of their own.
+    calls_reserved_max: int = 10_000
+    # All other calls in progress: those that submit, wait or watch, with what has bounds of its own above.
+    calls_max: int = 40_000
+    # Connections that may be open at once. Agents keep one each.
+    connections_max: int = 20_000
     # Calls of one connection at the same time: many waiting RunJob calls share one.
     concurrent_streams_max: int = 10_000
     # Size of a call's metadata, so that headers cannot fill the memory.
@@ -129,6 +137,10 @@ _NODE_BOUNDS = (
     Bound("heartbeats_waiting_max", 1, 1_000),
     Bound("waiters_max", 1, 10_000_000),
     Bound("watchers_max", 1, 1_000_000),
+    Bound("reads_max", 1, 1_000_000),
+    Bound("calls_reserved_max", 1, 1_000_000),
+    Bound("calls_max", 1, 10_000_000),
+    Bound("connections_max", 1, 1_000_000),
     Bound("concurrent_streams_max", 1, 1_000_000),
     Bound("metadata_bytes_max", 1_024, 1 << 20),
     Bound("handshake_timeout_ms", 100, 120_000),

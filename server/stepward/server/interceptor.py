@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
     from google.protobuf.message import Message
 
+    from stepward.server.admission import Admission
+    from stepward.server.config import NodeConfig
     from stepward.server.observe import Counters
 
     Context = grpc.aio.ServicerContext[Any, Any]
@@ -61,11 +63,60 @@ async def abort(context: Context, rejection: Rejection) -> NoReturn:
     await context.abort(code, message, ((errors.DETAILS_KEY, details),))
 
 
+class Room:
+    """How many calls of some kinds may be in progress at once. Each is until its answer has gone out."""
+
+    __slots__ = ("_count", "_field", "_most")
+
+    def __init__(self, config: NodeConfig, field: str) -> None:
+        self._most: int = getattr(config, field)
+        self._field = field
+        self._count = 0
+
+    def enter(self, context: Context) -> str:
+        """Take one place; or why there is none."""
+        if self._count >= self._most:
+            return f"{self._count} such calls are in progress here, which is the most ({self._field}); come back"
+        self._count += 1
+        # Not when the handler has returned: an answer that nobody reads is still in memory.
+        context.add_done_callback(self._leave)  # type: ignore[arg-type]  # its stubs ask for a class of their own
+        return ""
+
+    def _leave(self, _context: Context) -> None:
+        self._count -= 1
+
+
+class Rooms:
+    """Which call takes its place where, so that one kind cannot crowd out another."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        self._reserved = Room(config, "calls_reserved_max")
+        self._reads = Room(config, "reads_max")
+        self._others = Room(config, "calls_max")
+
+    def of(self, service: str, method: MethodDescriptor) -> Room | None:
+        """The room of a method; None for streams of requests, which are counted where they are served."""
+        if method.client_streaming:
+            return None
+        if service in _RESERVED_SERVICES or method.name in _RESERVED_METHODS:
+            return self._reserved
+        return self._reads if method.name.startswith(_READS) else self._others
+
+
+# What belongs to work that exists must get in however many others call; so must whoever looks what is wrong.
+_RESERVED_SERVICES: Final = frozenset({"AgentService", "OperatorService"})
+_RESERVED_METHODS: Final = frozenset({"CancelJob", "GetStatus"})
+# Their answers may be large.
+_READS: Final = ("Get", "List", "Count", "Validate")
+
+
 class CallShell:
     """Wraps handlers. One for each node."""
 
-    def __init__(self, counters: Counters) -> None:
+    def __init__(self, counters: Counters, rooms: Rooms, admission: Admission) -> None:
         self._counters = counters
+        self._rooms = rooms
+        self._admission = admission
         # Asked once: one line a call costs a tenth of a small call.
         self._logs = logging.getLogger("stepward.calls").isEnabledFor(logging.DEBUG)
 
@@ -80,24 +131,26 @@ class CallShell:
         )
 
     def _handler(self, service: ServiceDescriptor, method: MethodDescriptor, servicer: object) -> Handler:
-        name = f"{service.full_name}/{method.name}"
+        name, room = f"{service.full_name}/{method.name}", self._rooms.of(service.name, method)
         inner = getattr(servicer, _CAPITALS.sub(r"_\1", method.name).lower())
         request_type, serialize = GetMessageClass(method.input_type), _serialize
         if method.client_streaming:
-            return grpc.stream_stream_rpc_method_handler(self._shell(name, inner), response_serializer=serialize)
+            return grpc.stream_stream_rpc_method_handler(self._shell(name, room, inner), response_serializer=serialize)
         if method.server_streaming:
             inner = _streaming(request_type, inner)
-            return grpc.unary_stream_rpc_method_handler(self._shell(name, inner), response_serializer=serialize)
+            return grpc.unary_stream_rpc_method_handler(self._shell(name, room, inner), response_serializer=serialize)
         inner = _parsing(request_type, inner)
-        return grpc.unary_unary_rpc_method_handler(self._shell(name, inner), response_serializer=serialize)
+        return grpc.unary_unary_rpc_method_handler(self._shell(name, room, inner), response_serializer=serialize)
 
-    def _shell(self, method: str, handler: Callable[[Any, Any], Awaitable[Any]]) -> Any:
-        counters, logs = self._counters, self._logs
+    def _shell(self, method: str, room: Room | None, handler: Callable[[Any, Any], Awaitable[Any]]) -> Any:
+        counters, logs, admission = self._counters, self._logs, self._admission
 
         async def call(request: Any, context: Context) -> Any:
             started = time.perf_counter() if logs else 0.0
             counters.calls += 1
             try:
+                if room is not None and (full := room.enter(context)):
+                    raise admission.overloaded(full)
                 response = await handler(request, context)
             except Refused as refused:
                 counters.refusals += 1

@@ -25,7 +25,7 @@ from stepward.server.api.watch import JobWatch
 from stepward.server.clock import SystemClock, boot_id
 from stepward.server.core.decide import decide
 from stepward.server.gateway import Gateway
-from stepward.server.interceptor import CallShell
+from stepward.server.interceptor import CallShell, Rooms
 from stepward.server.job_ids import JobIds, newest_job_id
 from stepward.server.logbook.identity import open_identity
 from stepward.server.logbook.replica import Instant, Replica
@@ -267,7 +267,7 @@ class Node:
 
     def _make_server(self) -> grpc.aio.Server:
         server = grpc.aio.server(options=_server_options(self._cluster, self._config))
-        shell = CallShell(self._counters)
+        shell = CallShell(self._counters, Rooms(self._config), self._admission)
         servicers = self._servicers()
         server.add_generic_rpc_handlers([shell.serve(service, servicers[service.name]) for service in SERVICES])
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
@@ -319,6 +319,7 @@ def _server_options(cluster: ClusterConfig, config: NodeConfig) -> list[tuple[st
         # A job may have many steps with large outputs; who asks for it says how much he takes.
         ("grpc.max_send_message_length", -1),
         ("grpc.max_metadata_size", config.metadata_bytes_max),
+        ("grpc.max_allowed_incoming_connections", config.connections_max),
         ("grpc.max_concurrent_streams", config.concurrent_streams_max),
         ("grpc.server_handshake_timeout_ms", config.handshake_timeout_ms),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", config.ping_interval_ms_min),

@@ -45,6 +45,8 @@ class Limits(Struct, frozen=True):
     non_retryable_kinds_max: int = 64
     actions_max: int = 1_000
     slots_max: int = 10_000
+    # Sessions that may be open at once. Every batch with something to offer looks at each of them.
+    sessions_max: int = 10_000
     submissions_max: int = 1_000
     reports_max: int = 10_000
     page_size_default: int = 50

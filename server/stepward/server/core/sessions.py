@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from stepward.server.core import keys, leases, reports, rows
 from stepward.server.core.commands import AttemptRef, SessionOpened, SessionRenewed, StreamClosed
-from stepward.server.core.rejections import Reason, refuse
+from stepward.server.core.rejections import Reason, Refused, Rejection, refuse
 from stepward.server.core.rows import CancelReason, StartMode, StepState
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from stepward.server.core.batch import Batch
     from stepward.server.core.commands import CloseStream, DrainSession, OpenSession, RenewSession
-    from stepward.server.core.rejections import Refused
     from stepward.server.core.rows import Session
 
 
@@ -32,6 +31,8 @@ def open_session(batch: Batch, command: OpenSession) -> SessionOpened:
     before = batch.draft.read(key, rows.Session)
     if before.ending if before is not None else command.known_generation > 0:
         raise _ended(command.session_id)
+    if before is None:
+        _require_room(batch)
     ttl_ms = batch.limits.session_ttl_ms if before is None else before.ttl_ms
     generation = 1 if before is None else before.generation + 1
     if before is not None and command.goes_on and command.known_generation == before.generation:
@@ -58,6 +59,14 @@ def open_session(batch: Batch, command: OpenSession) -> SessionOpened:
         session = arm(batch, command.session_id, session)
     batch.draft.put(key, session)
     return SessionOpened(session.generation, ttl_ms)
+
+
+def _require_room(batch: Batch) -> None:
+    """Refuse one more session when there are as many as may be; those that are open go on, and may be resumed."""
+    most = batch.limits.sessions_max
+    if batch.draft.count(keys.SESSION) >= most:
+        text = f"{most} sessions are open, which is the most; come back when some have ended"
+        raise Refused(Rejection(Reason.OVERLOADED, text, retry_after_ms=batch.limits.session_ttl_ms))
 
 
 def arm(batch: Batch, session_id: str, session: Session) -> Session:
