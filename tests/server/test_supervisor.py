@@ -72,7 +72,7 @@ async def test_supervisor_that_keeps_failing_ends_the_node() -> None:
 
 async def test_supervisor_goes_on_after_a_failure() -> None:
     """Failures count in a row only."""
-    swept = Swept(handled=1, overdue=1, next_due_led_ms=None, next_due_log_ms=None)
+    swept = Swept(handled=1, overdue=1, unfinished=False, next_due_led_ms=None, next_due_log_ms=None)
     answers: list[Answer] = [Rejection(Reason.INTERNAL, "wrong"), swept, Rejection(Reason.INTERNAL, "wrong"), swept]
     done = asyncio.Event()
 
@@ -96,7 +96,7 @@ async def test_supervisor_goes_on_after_a_failure() -> None:
 
 async def test_supervisor_sweeps_sooner_when_a_timer_is_due_sooner() -> None:
     """A wait that was set by a batch is not kept waiting for the next beat, a second away."""
-    rules = Sweeping(lambda: Swept(handled=0, overdue=0, next_due_led_ms=None, next_due_log_ms=None))
+    rules = Sweeping(lambda: Swept(handled=0, overdue=0, unfinished=False, next_due_led_ms=None, next_due_log_ms=None))
     host = Host(rules)
     await host.lead()
     supervising = supervisor(host)
@@ -115,7 +115,7 @@ async def test_supervisor_sweeps_sooner_when_a_timer_is_due_sooner() -> None:
 
 async def test_timer_that_is_set_while_a_sweep_goes_on_counts() -> None:
     """The offers of a sweep's own batch set some after it has looked for the next one."""
-    rules = Sweeping(lambda: Swept(handled=0, overdue=0, next_due_led_ms=None, next_due_log_ms=None))
+    rules = Sweeping(lambda: Swept(handled=0, overdue=0, unfinished=False, next_due_led_ms=None, next_due_log_ms=None))
     host = Host(rules)
     await host.lead()
     supervising = supervisor(host)
@@ -141,7 +141,7 @@ async def test_timer_that_is_set_while_a_sweep_goes_on_counts() -> None:
 async def test_supervisor_waits_until_it_can_sweep(reason: Reason, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is nobody's fault, so it ends no node, however long it lasts."""
     monkeypatch.setattr(supervisors, "_CANNOT_WAIT_MS", 5)
-    swept = Swept(handled=0, overdue=0, next_due_led_ms=None, next_due_log_ms=None)
+    swept = Swept(handled=0, overdue=0, unfinished=False, next_due_led_ms=None, next_due_log_ms=None)
     refusals = [Rejection(reason, "not now")] * 10
     host = Host(Sweeping(lambda: refusals.pop() if refusals else swept), supervisor_failures_max=2)
     await host.lead()
@@ -181,7 +181,9 @@ async def test_sweep_that_does_not_fit_is_halved() -> None:
             assert isinstance(command, Sweep)
             asked.append(command.subjects_max)
             fits = command.subjects_max <= 125 and len(asked) < 6
-            swept = Swept(handled=command.subjects_max, overdue=1, next_due_led_ms=None, next_due_log_ms=None)
+            swept = Swept(
+                handled=command.subjects_max, overdue=1, unfinished=True, next_due_led_ms=None, next_due_log_ms=None
+            )
             answers.append(swept if fits else Rejection(Reason.PAYLOAD_TOO_LARGE, "too large"))
         return Decision({}, answers, [])
 

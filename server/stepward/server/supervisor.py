@@ -161,8 +161,10 @@ class Supervisor:
             _log.error("sweeps_refused", epoch=self._epoch, reason=refused.reason.value, message=refused.message)
 
     def _wait_ms(self, swept: Swept, subjects_max: int) -> int:
+        if swept.unfinished:
+            return _FULL_WAIT_MS
         if swept.overdue:
-            return _FULL_WAIT_MS if swept.handled >= subjects_max else _OVERDUE_WAIT_MS
+            return _OVERDUE_WAIT_MS
         now_ms = self._clock.steady_ms()
         waits = [BEAT_MS]
         if swept.next_due_led_ms is not None:

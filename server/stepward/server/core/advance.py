@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from stepward.server.core import inputs, keys, rows, states
+from stepward.server.core import inputs, keys, rows, spreads, states
 from stepward.server.core.batch import NO_TIMER
 from stepward.server.core.mapping import MappingError
 from stepward.server.core.rows import EventType, Failure, JobState, StepState
@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 def goes_forward(progress: Progress) -> bool:
     """Whether new forward steps may become ready. An escalated branch does not hold the others."""
     return progress.state is JobState.RUNNING or (progress.state is JobState.ESCALATED and not progress.undoing)
+
+
+def is_given_up(progress: Progress) -> bool:
+    """Whether no forward step will ever become ready again: the job is being undone, or has ended."""
+    return progress.undoing or progress.state is JobState.COMPENSATING or progress.state in rows.JOB_STATES_FINAL
 
 
 def activate(batch: Batch, job_id: str, ordinal: int) -> None:
@@ -76,7 +81,7 @@ def step_succeeded(batch: Batch, job_id: str, ordinal: int) -> None:
     """Count a success: its dependents may become ready, and the job may be complete.
 
     Deriving the successors belongs to the same batch as the success, so there is no moment at which a job has
-    nothing to do although steps are left.
+    nothing to do although steps are left. (Of a very wide step a row says which ones are still to be told.)
     """
     progress = batch.progress(job_id)
     progress = batch.put_progress(job_id, progress, steps_open=progress.steps_open - 1)
@@ -86,22 +91,17 @@ def step_succeeded(batch: Batch, job_id: str, ordinal: int) -> None:
         batch.put_progress(job_id, progress, state=JobState.COMPLETED, ended_wall_ms=batch.moment.wall_ms)
         batch.event(job_id, EventType.JobCompleted)
         return
-    body = batch.body(job_id)
-    for dependent in body.steps[ordinal].dependents:
-        if _need_met(batch, job_id, dependent, len(body.steps[dependent].needs)):
-            activate(batch, job_id, dependent)
-            if not goes_forward(batch.progress(job_id)):
-                return
+    spreads.begin(batch, job_id, ordinal)
 
 
-def _need_met(batch: Batch, job_id: str, ordinal: int, needs: int) -> bool:
-    """Count down what a step waits for; True when nothing is left."""
-    if needs == 1:
-        return True
-    key = keys.join(job_id, ordinal)
-    join = batch.draft.read(key, rows.Join) or rows.Join(needs)
-    if join.remaining == 1:
+def need_met(batch: Batch, job_id: str, ordinal: int) -> None:
+    """Something that a step waits for has happened; with the last of its needs it becomes ready."""
+    needs = len(batch.spec(job_id, ordinal).needs)
+    if needs > 1:
+        key = keys.join(job_id, ordinal)
+        join = batch.draft.read(key, rows.Join) or rows.Join(needs)
+        if join.remaining > 1:
+            batch.draft.put(key, replace(join, remaining=join.remaining - 1))
+            return
         batch.draft.delete(key)
-        return True
-    batch.draft.put(key, replace(join, remaining=join.remaining - 1))
-    return False
+    activate(batch, job_id, ordinal)

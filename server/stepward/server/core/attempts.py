@@ -236,6 +236,9 @@ def stopped(batch: Batch, job_id: str, ordinal: int, *, draining: bool) -> None:
 def try_again(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
     """The wait of a step is over: make it ready, once no earlier attempt can still act where that would do harm."""
     phase = states.phase(step.state)
+    if not phase.undo and compensation.is_stopping(batch.progress(job_id)):
+        compensation.stop_early(batch, job_id, ordinal, step)
+        return
     # An undo may be repeated, but not beside an attempt that still acts: what it undoes could come back.
     at_once = not phase.undo and _repeating_is_harmless(batch, job_id, ordinal, phase)
     if at_once or leases.is_clear(step, led_ms=batch.moment.led_ms):

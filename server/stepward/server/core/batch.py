@@ -32,10 +32,11 @@ NO_TIMER = TimerAt(Clock.NONE, 0)
 class Batch:
     """What every rule works on: the draft, the moment, the bounds and the chance.
 
-    `failures` collects what raised and was rolled back alone, for the shell to log.
+    `failures` collects what raised and was rolled back alone, for the shell to log. `unfinished`: something was
+    cut into slices, and the next sweep is to follow at once.
     """
 
-    __slots__ = ("_bodies", "draft", "failures", "limits", "moment", "rng")
+    __slots__ = ("_bodies", "draft", "failures", "limits", "moment", "rng", "unfinished")
 
     def __init__(self, draft: Draft, moment: Moment, limits: Limits, rng: Random) -> None:
         self.draft = draft
@@ -43,6 +44,7 @@ class Batch:
         self.limits = limits
         self.rng = rng
         self.failures: list[tuple[object, BaseException]] = []
+        self.unfinished = False
         # A job's definition never changes, and every rule asks for it.
         self._bodies: dict[str, DefinitionBody] = {}
 
@@ -78,10 +80,14 @@ class Batch:
         """A step that has become ready at least once."""
         return self.draft.read(keys.step(job_id, ordinal), rows.Step)
 
-    def steps(self, job_id: str) -> list[tuple[int, Step]]:
-        """All steps of a job that have become ready at least once, with their positions."""
-        found = [keys.parse_subject(key[1:])[1] for key in self.draft.keys(keys.steps(job_id))]
-        return [(ordinal, self.draft.require(keys.step(job_id, ordinal), rows.Step)) for ordinal in found]
+    def has_begun(self, job_id: str, ordinal: int) -> bool:
+        """Whether a step has become ready at least once."""
+        return self.draft.get(keys.step(job_id, ordinal)) is not None
+
+    @property
+    def full(self) -> bool:
+        """Whether what goes through many subjects should leave the rest to the next batch."""
+        return self.draft.writes > self.limits.batch_writes_max
 
     def event(self, job_id: str, type_: EventType, **fields: Any) -> None:
         """Tell what happened to a job."""

@@ -274,10 +274,14 @@ class AttemptsReported(Struct, frozen=True):
 
 
 class Swept(Struct, frozen=True):
-    """Answer to Sweep. `next_due_led_ms` and `next_due_log_ms` are None when nothing waits on that clock."""
+    """Answer to Sweep. `next_due_led_ms` and `next_due_log_ms` are None when nothing waits on that clock.
+
+    `unfinished`: a bound of the sweep left something to do, and the next one is to follow at once.
+    """
 
     handled: int
     overdue: int
+    unfinished: bool
     next_due_led_ms: int | None
     next_due_log_ms: int | None
 

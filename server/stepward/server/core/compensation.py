@@ -2,7 +2,8 @@
 
 Three parts: `begin` stops the forward attempts; `settle` waits until none of them can still act; then undos run in
 reverse order of the dependencies, each when the undos of all its dependents have ended. Every step that succeeded or
-may have happened is undone, and is told which of the two.
+may have happened is undone, and is told which of the two. What concerns all steps is a pass (`passes`): STOP, then
+UNDO_COUNT, then UNDO_OPEN.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from stepward.server.core import advance, attempts, keys, leases, rows, states
+from stepward.server.core import advance, attempts, keys, leases, passes, rows, spreads, states
 from stepward.server.core.batch import NO_TIMER
 from stepward.server.core.commands import JobCancelled
 from stepward.server.core.rejections import Reason, refuse
@@ -22,6 +23,7 @@ from stepward.server.core.rows import (
     EventType,
     Failure,
     JobState,
+    PassKind,
     StartMode,
     StepState,
 )
@@ -47,7 +49,8 @@ def cancel_job(batch: Batch, command: CancelJob) -> JobCancelled:
             state=progress.state.name,
         )
     if not advance.goes_forward(progress):
-        _retry_failed_undos(batch, command, progress)
+        if progress.waiting:
+            _retry_failed_undos(batch, command, progress)
         return JobCancelled(command.job_id, True)
     batch.event(command.job_id, EventType.JobCancelRequested, detail=command.reason, actor=command.actor)
     failure = Failure("CANCELLED", command.reason or "cancelled on request", retryable=False)
@@ -59,13 +62,22 @@ def cancel_job(batch: Batch, command: CancelJob) -> JobCancelled:
 def _retry_failed_undos(batch: Batch, command: CancelJob, progress: Progress) -> None:
     """A person asks again for a job to be undone, some of whose undos had failed for good."""
     job_id = command.job_id
-    failed = [(ordinal, step) for ordinal, step in batch.steps(job_id) if step.state in states.WAIT_FOR_PERSON]
-    if not failed:
-        return
+    if passes.under_way(batch, job_id) is not None:
+        raise refuse(
+            Reason.OVERLOADED,
+            f"the undos of job {job_id} are being started, {batch.limits.activation_slice} steps in each batch; "
+            "ask again in a second for those that failed meanwhile",
+            job_id=job_id,
+        )
     text = "failed undos are tried again" + (f": {command.reason}" if command.reason else "")
     batch.event(job_id, EventType.JobCancelRequested, detail=text, actor=command.actor)
     batch.put_progress(job_id, progress, state=JobState.COMPENSATING)
-    for ordinal, step in failed:
+    passes.begin(batch, job_id, PassKind.UNDO_RETRY)
+
+
+def retry_undo(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
+    """Visit of UNDO_RETRY."""
+    if step.state in states.WAIT_FOR_PERSON:
         start_undo(batch, job_id, ordinal, step)
 
 
@@ -110,10 +122,30 @@ def no_longer_waits(batch: Batch, job_id: str) -> None:
 def begin(batch: Batch, job_id: str, progress: Progress) -> None:
     """Stop what goes forward: what is ready or waits is taken back, what is held is cancelled."""
     batch.event(job_id, EventType.JobCompensationStarted, detail=progress.failure.kind if progress.failure else "")
-    batch.put_progress(job_id, progress, state=JobState.COMPENSATING)
-    settling = sum(_stop(batch, job_id, ordinal, step) for ordinal, step in batch.steps(job_id))
-    batch.put_progress(job_id, batch.progress(job_id), settling=settling)
-    if settling == 0:
+    batch.put_progress(job_id, progress, state=JobState.COMPENSATING, settling=0)
+    passes.begin(batch, job_id, PassKind.STOP)
+
+
+def is_stopping(progress: Progress) -> bool:
+    """Whether what goes forward is being stopped: nothing of it may start any more."""
+    return progress.state is JobState.COMPENSATING and not progress.undoing
+
+
+def stop(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
+    """Visit of STOP."""
+    if _stop(batch, job_id, ordinal, step):
+        progress = batch.progress(job_id)
+        batch.put_progress(job_id, progress, settling=progress.settling + 1)
+
+
+def stop_early(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
+    """A step of a job that is stopping would go on before the walk has come to it. The walk counts it."""
+    _stop(batch, job_id, ordinal, step)
+
+
+def all_stopped(batch: Batch, job_id: str) -> None:
+    """End of STOP."""
+    if batch.progress(job_id).settling == 0:
         _begin_undos(batch, job_id)
 
 
@@ -144,10 +176,11 @@ def _stop(batch: Batch, job_id: str, ordinal: int, step: Step) -> bool:
 def settle(batch: Batch, job_id: str, ordinal: int) -> None:
     """Look again whether a step of a job that is ending can still act. The last one to settle begins the undos.
 
-    A step that is not held is still unsettled while it has a timer, and only then.
+    A step that is not held is still unsettled while it has a timer, and only then. One that the walk has not come to is
+    not counted yet.
     """
     progress = batch.progress(job_id)
-    if progress.state is not JobState.COMPENSATING or progress.undoing:
+    if not is_stopping(progress):
         return
     step = batch.step(job_id, ordinal)
     assert step is not None
@@ -159,29 +192,49 @@ def settle(batch: Batch, job_id: str, ordinal: int) -> None:
         batch.move(job_id, ordinal, step, step.state, attempts.clear_at(batch, step))
         return
     batch.move(job_id, ordinal, step, step.state, NO_TIMER)
+    if not passes.reached(batch, job_id, ordinal):
+        return
     progress = batch.put_progress(job_id, progress, settling=progress.settling - 1)
-    if progress.settling == 0:
+    if progress.settling == 0 and passes.under_way(batch, job_id) is None:
         _begin_undos(batch, job_id)
 
 
 def _begin_undos(batch: Batch, job_id: str) -> None:
     """No forward attempt can act any more: start the undos that wait for nothing.
 
-    Steps that never became ready have no row, and neither have their dependents, so rows alone are looked at. A step
-    that has nothing to undo lets the undos of what it needed pass at once.
+    Steps that never became ready have no row, and neither have their dependents, so rows alone are looked at. First
+    every step learns how many undos it waits for: one that ended before would be counted, and not told any more.
     """
-    found = dict(batch.steps(job_id))
-    body = batch.body(job_id)
-    progress = batch.progress(job_id)
-    batch.put_progress(job_id, progress, undoing=True, undo_open=len(found))
-    if not found:
-        _end_job(batch, job_id)
-        return
-    for ordinal, step in found.items():
-        waits = sum(dependent in found for dependent in body.steps[ordinal].dependents)
+    batch.put_progress(job_id, batch.progress(job_id), undoing=True)
+    passes.begin(batch, job_id, PassKind.UNDO_COUNT)
+
+
+def count_waits(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
+    """Visit of UNDO_COUNT."""
+    waits = sum(batch.has_begun(job_id, dependent) for dependent in batch.spec(job_id, ordinal).dependents)
+    if waits != step.undo_waits:
         batch.keep(job_id, ordinal, step, undo_waits=waits)
-    last = [ordinal for ordinal in found if not any(other in found for other in body.steps[ordinal].dependents)]
-    _pass_on(batch, job_id, [ordinal for ordinal in last if not _open_undo(batch, job_id, ordinal)])
+    progress = batch.progress(job_id)
+    batch.put_progress(job_id, progress, undo_open=progress.undo_open + 1)
+
+
+def all_counted(batch: Batch, job_id: str) -> None:
+    """End of UNDO_COUNT."""
+    if batch.progress(job_id).undo_open == 0:
+        _end_job(batch, job_id)
+    else:
+        passes.begin(batch, job_id, PassKind.UNDO_OPEN)
+
+
+def open_last(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
+    """Visit of UNDO_OPEN: a step without a dependent that has begun waits for nothing.
+
+    That never changes, unlike what steps wait for while others end; so no step is opened twice.
+    """
+    if step.undo_waits or any(batch.has_begun(job_id, other) for other in batch.spec(job_id, ordinal).dependents):
+        return
+    if not _open_undo(batch, job_id, ordinal):
+        undo_ended(batch, job_id, ordinal)
 
 
 def _open_undo(batch: Batch, job_id: str, ordinal: int) -> bool:
@@ -219,27 +272,28 @@ def needs_undo(step: Step) -> bool:
 
 def undo_ended(batch: Batch, job_id: str, ordinal: int) -> None:
     """Nothing of this step is left to wait for: what it needed may be undone, and the job may have ended."""
-    _pass_on(batch, job_id, [ordinal])
+    _count_ended(batch, job_id, ordinal)
+    spreads.begin_undo(batch, job_id, ordinal)
 
 
-def _pass_on(batch: Batch, job_id: str, ended: list[int]) -> None:
-    """Go from steps whose undo has ended to what they needed, over those that have nothing to undo.
+def dependent_undone(batch: Batch, job_id: str, ordinal: int) -> bool:
+    """The undo of a dependent has ended. True: this step has nothing to undo, so that its own has ended, too."""
+    step = batch.step(job_id, ordinal)
+    assert step is not None
+    step = batch.keep(job_id, ordinal, step, undo_waits=step.undo_waits - 1)
+    if step.undo_waits or _open_undo(batch, job_id, ordinal):
+        return False
+    _count_ended(batch, job_id, ordinal)
+    return True
 
-    A list rather than recursion: chains may be as long as a definition.
-    """
-    body = batch.body(job_id)
-    left = batch.progress(job_id).undo_open
-    while ended:
-        ordinal = ended.pop()
-        left -= 1
-        for need in body.steps[ordinal].needs:
-            step = batch.step(job_id, need)
-            assert step is not None
-            step = batch.keep(job_id, need, step, undo_waits=step.undo_waits - 1)
-            if step.undo_waits == 0 and not _open_undo(batch, job_id, need):
-                ended.append(need)
-    batch.put_progress(job_id, batch.progress(job_id), undo_open=left)
-    if left == 0:
+
+def _count_ended(batch: Batch, job_id: str, ordinal: int) -> None:
+    step = batch.step(job_id, ordinal)
+    assert step is not None
+    progress = batch.progress(job_id)
+    remaining = progress.remaining + needs_undo(step)
+    progress = batch.put_progress(job_id, progress, undo_open=progress.undo_open - 1, remaining=remaining)
+    if progress.undo_open == 0:
         _end_job(batch, job_id)
 
 
@@ -253,8 +307,7 @@ def undo_failed(batch: Batch, job_id: str, ordinal: int, step: Step, failure: Fa
 def _end_job(batch: Batch, job_id: str) -> None:
     """Every undo has ended."""
     progress = batch.progress(job_id)
-    remaining = any(needs_undo(step) for _, step in batch.steps(job_id))
-    if remaining:
+    if progress.remaining:
         state, type_ = JobState.FAILED, EventType.JobFailed
     elif progress.cancel_requested:
         state, type_ = JobState.CANCELLED, EventType.JobCancelled

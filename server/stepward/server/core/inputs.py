@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from stepward.server.core import json_text, keys, mapping, rows
+from stepward.server.core import json_text, keys, mapping, ordinals, rows
 from stepward.server.core.mapping import MappingError
 from stepward.server.core.rows import Failure, Payload
 from stepward.server.core.template import compile_template
@@ -71,10 +71,8 @@ def _lookup(reader: Rows, job_id: str, job: Job, body: DefinitionBody) -> Callab
     def find(source: Source) -> Payload:
         if not source.step_id:
             return job.input
-        for ordinal, spec in enumerate(body.steps):
-            if spec.id == source.step_id:
-                return _output(reader, job_id, ordinal) or _NULL
-        return _NULL
+        ordinal = ordinals.places(body).by_id.get(source.step_id)
+        return _NULL if ordinal is None else _output(reader, job_id, ordinal) or _NULL
 
     return find
 

@@ -36,7 +36,7 @@ def _job_violations(reader: Reader, job_id: str, led_ms: int) -> Iterator[str]:
     body = reader.get(keys.definition_body(job.definition_hash))
     assert isinstance(body, rows.DefinitionBody)
     steps = _steps(reader, job_id)
-    for text in _progress_violations(progress, body, steps, led_ms):
+    for text in _progress_violations(reader, job_id, progress, body, steps, led_ms):
         yield f"job {job_id}: {text}"
     if reader.get(keys.job_index(job.namespace, progress.state, job_id)) is None:
         yield f"job {job_id}: no index row for {progress.state.name}"
@@ -55,7 +55,7 @@ def _steps(reader: Reader, job_id: str) -> dict[int, Step]:
 
 
 def _progress_violations(
-    progress: Progress, body: DefinitionBody, steps: dict[int, Step], led_ms: int
+    reader: Reader, job_id: str, progress: Progress, body: DefinitionBody, steps: dict[int, Step], led_ms: int
 ) -> Iterator[str]:
     """Counters against a recount, and what each job state promises."""
     succeeded = sum(step.state in (StepState.SUCCEEDED, StepState.SKIPPED) for step in steps.values())
@@ -69,8 +69,11 @@ def _progress_violations(
         yield f"steps_open is {progress.steps_open}, but {succeeded} of {len(body.steps)} succeeded or were skipped"
     if progress.state is JobState.COMPLETED and succeeded != len(body.steps):
         yield "COMPLETED with steps that have not succeeded"
+    pass_ = reader.get(keys.job_pass(job_id))
+    assert pass_ is None or isinstance(pass_, rows.Pass)
     if progress.state is JobState.COMPENSATING and not progress.undoing:
-        settling = sum(step.timer_clock is not Clock.NONE for step in steps.values())
+        stopped = [step for n, step in steps.items() if pass_ is None or n <= pass_.after]
+        settling = sum(step.timer_clock is not Clock.NONE for step in stopped)
         if progress.settling != settling:
             yield f"settling is {progress.settling}, but {settling} steps are not settled"
     if progress.state in (JobState.COMPENSATED, JobState.CANCELLED):
@@ -85,11 +88,11 @@ def _progress_violations(
         moving = [body.steps[n].id for n, step in steps.items() if states.MOVERS[step.state] is not Mover.NOTHING]
         if moving:
             yield f"{progress.state.name} with steps that are not final: {moving}"
-    elif not _moves(progress, body, steps):
+    elif pass_ is None and not _moves(progress, steps) and not reader.count(keys.spreads(job_id)):
         yield f"{progress.state.name}, but nothing will ever move it"
 
 
-def _moves(progress: Progress, body: DefinitionBody, steps: dict[int, Step]) -> bool:
+def _moves(progress: Progress, steps: dict[int, Step]) -> bool:
     """Whether something is left that moves a job: a timer, or a person."""
     if progress.state is JobState.ESCALATED:
         return any(states.MOVERS[step.state] is Mover.PERSON for step in steps.values())
@@ -103,7 +106,7 @@ def _step_violations(reader: Reader, job_id: str, ordinal: int, step: Step, prog
         if reader.get(keys.step_timer(step.timer_clock, step.timer_at_ms, job_id, ordinal)) is None:
             yield "its timer has no row"
     elif mover is Mover.TIMER and not (
-        step.state is StepState.OUTCOME_UNKNOWN and progress.undoing | progress.settling
+        step.state is StepState.OUTCOME_UNKNOWN and (progress.undoing or compensation.is_stopping(progress))
     ):
         yield "it has no timer"
     if step.state in states.HELD:
@@ -133,6 +136,14 @@ def _index_violations(reader: Reader, jobs: set[str]) -> Iterator[str]:
                 step = reader.get(keys.step(*keys.parse_subject(subject)))
                 if not isinstance(step, rows.Step) or (step.timer_clock, step.timer_at_ms) != (clock, at_ms):
                     yield f"timer row at {at_ms} of a step that has another timer: {subject!r}"
+            elif kind == keys.TIMER_PASS:
+                pass_ = reader.get(keys.job_pass(subject.decode()))
+                if not isinstance(pass_, rows.Pass) or pass_.timer_at_led_ms != at_ms:
+                    yield f"timer row at {at_ms} of a pass that has another timer: {subject!r}"
+            elif kind == keys.TIMER_SPREAD:
+                spread = reader.get(keys.SPREAD + subject)
+                if not isinstance(spread, rows.Spread) or spread.timer_at_led_ms != at_ms:
+                    yield f"timer row at {at_ms} of a spread that has another timer: {subject!r}"
             elif reader.get(keys.session(subject.decode())) is None:
                 yield f"timer row of session {subject.decode()}, which is not open"
     if reader.count(keys.JOB_INDEX) != len(jobs):

@@ -25,6 +25,8 @@ STEP: Final = b"S"
 OUTPUT: Final = b"O"
 STEP_PROGRESS: Final = b"G"
 JOIN: Final = b"W"
+PASS: Final = b"X"
+SPREAD: Final = b"F"
 READY: Final = b"Q"
 TIMER: Final = b"T"
 ASSIGNMENT: Final = b"A"
@@ -45,6 +47,8 @@ _TYPES: Final[dict[bytes, type[Row]]] = {
     OUTPUT: rows.Output,
     STEP_PROGRESS: rows.StepProgress,
     JOIN: rows.Join,
+    PASS: rows.Pass,
+    SPREAD: rows.Spread,
     READY: rows.Ready,
     TIMER: rows.Timer,
     ASSIGNMENT: rows.Assignment,
@@ -68,6 +72,8 @@ _JOB_ID_TIME: Final = re.compile(r"[0-9]+-([0-9a-f]{12})").match
 
 TIMER_STEP: Final = b"s"
 TIMER_SESSION: Final = b"e"
+TIMER_PASS: Final = b"p"
+TIMER_SPREAD: Final = b"f"
 
 
 def encode_row(row: Row) -> bytes:
@@ -125,6 +131,21 @@ def join(job_id: str, ordinal: int) -> bytes:
     return JOIN + subject(job_id, ordinal)
 
 
+def job_pass(job_id: str) -> bytes:
+    """Key of a job's `rows.Pass`."""
+    return PASS + job_id.encode()
+
+
+def spread(job_id: str, ordinal: int) -> bytes:
+    """Key of the `rows.Spread` of what became of a step."""
+    return SPREAD + subject(job_id, ordinal)
+
+
+def spreads(job_id: str) -> bytes:
+    """Prefix of the spreads of a job."""
+    return SPREAD + job_id.encode() + b"/"
+
+
 def subject(job_id: str, ordinal: int) -> bytes:
     """A step as the tail of a key."""
     return job_id.encode() + b"/" + ordinal.to_bytes(2, "big")
@@ -164,6 +185,16 @@ def step_timer(clock: Clock, at_ms: int, job_id: str, ordinal: int) -> bytes:
 def session_timer(at_led_ms: int, session_id: str) -> bytes:
     """Key of a session's `rows.Timer`."""
     return timers(rows.Clock.LED) + at_led_ms.to_bytes(8, "big") + TIMER_SESSION + session_id.encode()
+
+
+def pass_timer(at_led_ms: int, job_id: str) -> bytes:
+    """Key of the `rows.Timer` of a job's pass."""
+    return timers(rows.Clock.LED) + at_led_ms.to_bytes(8, "big") + TIMER_PASS + job_id.encode()
+
+
+def spread_timer(at_led_ms: int, job_id: str, ordinal: int) -> bytes:
+    """Key of the `rows.Timer` of a spread."""
+    return timers(rows.Clock.LED) + at_led_ms.to_bytes(8, "big") + TIMER_SPREAD + subject(job_id, ordinal)
 
 
 def parse_timer(key: bytes) -> tuple[int, bytes, bytes]:

@@ -53,6 +53,9 @@ class Limits(Struct, frozen=True):
     page_size_max: int = 1_000
     # Due timers that one sweep judges, so that no batch grows without bound.
     sweep_subjects_max: int = 500
+    # Steps that one outcome, or one slice of a walk over a job's steps, looks at in one batch; the next sweep goes on.
+    # A batch of so many takes some 10 ms to decide, in which nobody else is heard.
+    activation_slice: int = 500
     # Offers that one batch makes.
     offers_max: int = 500
     # Row changes after which a command that goes through many subjects leaves the rest to the next batch. One subject

@@ -9,7 +9,7 @@ import heapq
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from stepward.server.core import advance, keys, leases, rows, states
+from stepward.server.core import advance, compensation, keys, leases, rows, states
 from stepward.server.core.rows import StartMode
 
 if TYPE_CHECKING:
@@ -98,13 +98,17 @@ def _fill_place(batch: Batch, place: Place, bidders: list[_Bidder], offers_max: 
 def _lane(batch: Batch, place: Place, action: str, room: int) -> list[tuple[int, str, int, str]]:
     """The oldest ready steps of one action, at most as many as there is room for.
 
-    They are held in a list, since offers are written while they are gone through.
+    They are held in a list, since offers are written while they are gone through. Those of a job that is stopping are
+    still there until the walk over its steps has come to them; at most so many are looked at.
     """
     prefix = keys.lane(*place, action)
     found: list[tuple[int, str, int, str]] = []
-    for key in islice(batch.draft.keys(prefix), room):
+    for key in islice(batch.draft.keys(prefix), batch.limits.offers_max + room):
+        if len(found) == room:
+            break
         order, job_id, ordinal = keys.parse_ready(key, prefix)
-        found.append((order, job_id, ordinal, action))
+        if not compensation.is_stopping(batch.progress(job_id)):
+            found.append((order, job_id, ordinal, action))
     return found
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from msgspec.structs import replace
 
-from stepward.server.core import advance, attempts, compensation, json_text, keys, rows, states
+from stepward.server.core import advance, attempts, compensation, json_text, keys, ordinals, rows, states
 from stepward.server.core.attempts import End
 from stepward.server.core.batch import NO_TIMER
 from stepward.server.core.commands import (
@@ -48,7 +48,7 @@ def report_attempts(batch: Batch, command: ReportAttempts) -> AttemptsReported:
     """Record a batch of reports, each on its own: one that breaks a rule of ours does not take the others with it."""
     results: list[ReportResult] = []
     for report in command.reports:
-        if batch.draft.writes > batch.limits.batch_writes_max and not isinstance(report.event, ProgressMade):
+        if batch.full and not isinstance(report.event, ProgressMade):
             results.append(ReportResult(report.attempt, INTERNAL, "too much came at once for one batch; report again"))
             continue
         savepoint = batch.draft.savepoint()
@@ -68,7 +68,7 @@ def _report(batch: Batch, session_id: str, report: AttemptReport) -> tuple[str, 
     job = batch.draft.read(keys.job(ref.job_id), rows.Job)
     if job is None:
         return NOT_FOUND, f"there is no job {ref.job_id}"
-    ordinal = _ordinal(batch, ref.job_id, ref.step_id)
+    ordinal = ordinals.places(batch.body(ref.job_id)).by_id.get(ref.step_id)
     step = None if ordinal is None else batch.step(ref.job_id, ordinal)
     if ordinal is None or step is None:
         return NOT_FOUND, f"job {ref.job_id} has not begun a step {ref.step_id!r}"
@@ -93,13 +93,6 @@ def _after_its_end(event: AttemptEvent, step: Step) -> tuple[str, str]:
     if step.state is StepState.CANCELLED:
         return CANCELLED, "the job is ending without this step; do not start"
     return STALE_TOKEN, "this offer was taken back: it was not accepted in time; do not start"
-
-
-def _ordinal(batch: Batch, job_id: str, step_id: str) -> int | None:
-    for ordinal, spec in enumerate(batch.body(job_id).steps):
-        if spec.id == step_id:
-            return ordinal
-    return None
 
 
 def _stale(batch: Batch, report: AttemptReport, ordinal: int, step: Step) -> tuple[str, str]:
@@ -205,7 +198,10 @@ def _failure(batch: Batch, job_id: str, ordinal: int, kind: str, message: str, *
 
 def _accepted(batch: Batch, job_id: str, ordinal: int, step: Step, assignment: Assignment) -> tuple[str, str]:
     """An agent asks whether it may start."""
-    if assignment.cancel is not CancelReason.NONE and step.state not in (StepState.RUNNING, StepState.UNDO_RUNNING):
+    # A job that is stopping may not have come to this step yet.
+    stopping = not assignment.undo and compensation.is_stopping(batch.progress(job_id))
+    unwanted = stopping or assignment.cancel is not CancelReason.NONE
+    if unwanted and step.state not in (StepState.RUNNING, StepState.UNDO_RUNNING):
         attempts.never_started(batch, job_id, ordinal, cancelled=True)
         return CANCELLED, "the job is ending without this step; do not start"
     if assignment.start is StartMode.ON_ACCEPT:

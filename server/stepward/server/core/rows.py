@@ -99,6 +99,15 @@ class Clock(IntEnum):
     LOG = 2
 
 
+class PassKind(IntEnum):
+    """What a walk over the steps of a job is for."""
+
+    STOP = 1
+    UNDO_COUNT = 2
+    UNDO_OPEN = 3
+    UNDO_RETRY = 4
+
+
 class EventType(IntEnum):
     """What happened, in the past tense."""
 
@@ -300,8 +309,8 @@ class Progress(Row, frozen=True):
     """How far a job is (`P`): one small row that each of its batches writes.
 
     `steps_open` counts steps that have not succeeded; `settling` counts forward steps of a job under compensation
-    that may still act; `undo_open` counts steps whose undo has not ended (0 before the undo phase); `waiting` counts
-    steps that wait for a person.
+    that may still act; `undo_open` counts steps whose undo has not ended (0 before the undo phase), and `remaining`
+    those whose undo has ended and that remain done all the same; `waiting` counts steps that wait for a person.
     """
 
     state: JobState
@@ -315,6 +324,7 @@ class Progress(Row, frozen=True):
     cancel_requested: bool = False
     failure: Failure | None = None
     waiting: int = 0
+    remaining: int = 0
 
 
 class Lingering(Value, frozen=True):
@@ -372,6 +382,29 @@ class Join(Row, frozen=True):
     """How many needs of a step are still open (`W`); only for steps with two needs or more."""
 
     remaining: int
+
+
+class Pass(Row, frozen=True):
+    """A walk over the steps of a job that did not fit into one batch (`X`): one a job, with a timer of its own.
+
+    `after` is the position of the last step that it has passed.
+    """
+
+    kind: PassKind
+    after: int = -1
+    timer_at_led_ms: int = 0
+
+
+class Spread(Row, frozen=True):
+    """An outcome that is still being told to the steps that wait for it (`F`), with a timer of its own.
+
+    `told` counts those that know it, in the order of the definition: dependents that may become ready, or with `undo`
+    needs that may be undone.
+    """
+
+    undo: bool
+    told: int
+    timer_at_led_ms: int = 0
 
 
 class Ready(Row, frozen=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stepward.server.core import advance, keys, rows
+from stepward.server.core import keys, rows, spreads
 from stepward.server.core.commands import DefinitionApplied, JobSubmitted
 from stepward.server.core.rejections import Reason, refuse
 from stepward.server.core.rows import EventType, JobState
@@ -44,9 +44,7 @@ def submit_job(batch: Batch, command: SubmitJob) -> JobSubmitted:
         key_row = rows.IdempotencyKey(command.job_id, command.fingerprint)
         draft.put(keys.idempotency(command.namespace, command.idempotency_key), key_row)
     batch.event(command.job_id, EventType.JobSubmitted, detail=f"{command.definition_name} version {version}")
-    for ordinal, spec in enumerate(body.steps):
-        if not spec.needs:
-            advance.activate(batch, command.job_id, ordinal)
+    spreads.begin(batch, command.job_id, spreads.SUBMISSION)
     return JobSubmitted(command.job_id, False, batch.progress(command.job_id).state, moment.sequence)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from stepward.server.core import advance, attempts, compensation, keys, leases, rows, sessions, states
+from stepward.server.core import advance, attempts, compensation, keys, leases, passes, rows, sessions, spreads, states
 from stepward.server.core.attempts import End
 from stepward.server.core.batch import NO_TIMER
 from stepward.server.core.commands import Swept
@@ -32,7 +32,8 @@ def sweep(batch: Batch, command: Sweep) -> Swept:
     handled = 0
     for clock in (Clock.LED, Clock.LOG):
         for key in _due(batch, clock, command.subjects_max - handled):
-            if batch.draft.writes > batch.limits.batch_writes_max:
+            if batch.full:
+                batch.unfinished = True
                 break
             savepoint = batch.draft.savepoint()
             try:
@@ -43,7 +44,8 @@ def sweep(batch: Batch, command: Sweep) -> Swept:
             handled += 1
     overdue = sum(len(_due(batch, clock, _OVERDUE_COUNTED_MAX)) for clock in (Clock.LED, Clock.LOG))
     _beat(batch, handled, overdue)
-    return Swept(handled, overdue, _next_due(batch, Clock.LED), _next_due(batch, Clock.LOG))
+    unfinished = batch.unfinished or (overdue > 0 and handled >= command.subjects_max)
+    return Swept(handled, overdue, unfinished, _next_due(batch, Clock.LED), _next_due(batch, Clock.LOG))
 
 
 def _now_ms(batch: Batch, clock: Clock) -> int:
@@ -89,6 +91,12 @@ def _judge(batch: Batch, key: bytes, assignments_max: int) -> None:
     if kind == keys.TIMER_SESSION:
         _judge_session(batch, subject.decode(), assignments_max)
         return
+    if kind == keys.TIMER_PASS:
+        passes.go_on(batch, subject.decode())
+        return
+    if kind == keys.TIMER_SPREAD:
+        spreads.go_on(batch, *keys.parse_subject(subject))
+        return
     job_id, ordinal = keys.parse_subject(subject)
     step = batch.step(job_id, ordinal)
     assert step is not None
@@ -116,6 +124,9 @@ def _judge_step(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
 def _queue_timed_out(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
     """Nobody took a ready step in time. That is not an attempt, and is never retried."""
     phase = states.phase(step.state)
+    if not phase.undo and compensation.is_stopping(batch.progress(job_id)):
+        compensation.stop_early(batch, job_id, ordinal, step)
+        return
     policy = batch.policy(job_id, ordinal, phase)
     advance.unready(batch, job_id, ordinal, step)
     text = f"no agent on queue {policy.queue!r} took action {policy.action!r} within {policy.queue_ms} ms"
@@ -175,6 +186,7 @@ def _end_session(batch: Batch, session_id: str, session: Session, assignments_ma
         sessions.remove(batch, session_id, session)
     else:
         batch.draft.put(keys.session(session_id), replace(session, ending=True, connected=False))
+        batch.unfinished = True
 
 
 def _lose(batch: Batch, key: bytes, session_id: str, token: int, job_id: str, ordinal: int) -> None:

@@ -1,0 +1,113 @@
+"""Walks over the steps of a job, a slice in each batch.
+
+What concerns every step of a job is a pass: its steps that have begun are visited in their order. A job with no more
+of them than a slice is walked at once, in the batch that begins the pass, and no row tells of it. Of a larger one the
+row `rows.Pass` says how far the walk has come, and its timer, due at once, lets the next sweep go on.
+
+A pass has a visit, which is given one step as it is now, and an end. Steps may move while the walk is under way, so a
+visit judges what it finds, and whoever depends on the walk asks `reached`.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
+
+from msgspec.structs import replace
+
+from stepward.server.core import compensation, keys, rows
+from stepward.server.core.rows import PassKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stepward.server.core.batch import Batch
+    from stepward.server.core.rows import Pass, Step
+
+# Which pass may be replaced while it is under way, and by which. A pass that is not named here runs to its end; what
+# it leads to begins there.
+#
+#   STOP        -> UNDO_COUNT -> UNDO_OPEN, each by the end of the one before, when nothing can act any more
+#   UNDO_RETRY  begins on request, while no other is under way
+MAY_REPLACE: Final[dict[PassKind, frozenset[PassKind]]] = {
+    PassKind.STOP: frozenset(),
+    PassKind.UNDO_COUNT: frozenset(),
+    PassKind.UNDO_OPEN: frozenset(),
+    PassKind.UNDO_RETRY: frozenset(),
+}
+
+
+class Walk(NamedTuple):
+    """What a pass does: with each step (job, position, step), and when it has come to the end."""
+
+    visit: Callable[[Batch, str, int, Step], None]
+    ended: Callable[[Batch, str], None] | None = None
+
+
+def _walk(kind: PassKind) -> Walk:
+    match kind:
+        case PassKind.STOP:
+            return Walk(compensation.stop, compensation.all_stopped)
+        case PassKind.UNDO_COUNT:
+            return Walk(compensation.count_waits, compensation.all_counted)
+        case PassKind.UNDO_OPEN:
+            return Walk(compensation.open_last)
+        case PassKind.UNDO_RETRY:
+            return Walk(compensation.retry_undo)
+        case _:
+            assert_never(kind)
+
+
+def begin(batch: Batch, job_id: str, kind: PassKind) -> None:
+    """Walk over the steps of a job: over the first slice now, over the rest in the batches that follow."""
+    before = under_way(batch, job_id)
+    if before is not None:
+        assert kind in MAY_REPLACE[before.kind], (job_id, before.kind, kind)
+        _forget(batch, job_id, before)
+    _go_on(batch, job_id, rows.Pass(kind))
+
+
+def go_on(batch: Batch, job_id: str) -> None:
+    """The timer of a pass is due: walk over the next slice."""
+    pass_ = batch.draft.require(keys.job_pass(job_id), rows.Pass)
+    _forget(batch, job_id, pass_)
+    _go_on(batch, job_id, pass_)
+
+
+def under_way(batch: Batch, job_id: str) -> Pass | None:
+    """The pass of a job that has not come to its end."""
+    return batch.draft.read(keys.job_pass(job_id), rows.Pass)
+
+
+def reached(batch: Batch, job_id: str, ordinal: int) -> bool:
+    """Whether a step has been visited by the pass that is under way. True when there is none."""
+    pass_ = under_way(batch, job_id)
+    return pass_ is None or ordinal <= pass_.after
+
+
+def _forget(batch: Batch, job_id: str, pass_: Pass) -> None:
+    batch.draft.delete(keys.pass_timer(pass_.timer_at_led_ms, job_id))
+    batch.draft.delete(keys.job_pass(job_id))
+
+
+def _go_on(batch: Batch, job_id: str, pass_: Pass) -> None:
+    """Visit a slice of the steps. One is visited even in a batch that is full, so that every walk comes to its end."""
+    walk = _walk(pass_.kind)
+    after = b"" if pass_.after < 0 else keys.step(job_id, pass_.after)
+    slice_max = batch.limits.activation_slice
+    found = list(islice(batch.draft.keys(keys.steps(job_id), after=after), slice_max + 1))
+    for number, key in enumerate(found):
+        if number == slice_max or (number and batch.full):
+            _wait(batch, job_id, replace(pass_, after=keys.parse_subject(found[number - 1][1:])[1]))
+            return
+        walk.visit(batch, job_id, keys.parse_subject(key[1:])[1], batch.draft.require(key, rows.Step))
+    if walk.ended is not None:
+        walk.ended(batch, job_id)
+
+
+def _wait(batch: Batch, job_id: str, pass_: Pass) -> None:
+    """Leave the rest to the next sweep."""
+    led_ms = batch.moment.led_ms
+    batch.draft.put(keys.job_pass(job_id), replace(pass_, timer_at_led_ms=led_ms))
+    batch.draft.put(keys.pass_timer(led_ms, job_id), rows.Timer())
+    batch.unfinished = True

@@ -1,0 +1,97 @@
+"""How an outcome reaches the steps that wait for it: a success its dependents, the end of an undo the needs.
+
+Almost always these are few, and are told in the batch of the outcome. Of a wide step a slice is told; the row
+`rows.Spread` says how far that is, and its timer, due at once, lets the next sweep go on. So work per outcome is in the
+step's own degree, and no batch grows with the width of a definition.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from stepward.server.core import advance, compensation, keys, ordinals, rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stepward.server.core.batch import Batch
+    from stepward.server.core.rows import Spread
+
+# The source of the steps that need nothing: the submission itself. Behind every position.
+SUBMISSION: Final = 0xFFFF
+# So many are told even in a batch that is full: a row to wait with costs more than a few steps.
+_TOLD_LEAST: Final = 16
+
+
+def begin(batch: Batch, job_id: str, source: int) -> None:
+    """Tell the dependents of a step that it has succeeded, or the first steps that their job was submitted."""
+    _tell_dependents(batch, job_id, source, 0)
+
+
+def begin_undo(batch: Batch, job_id: str, source: int) -> None:
+    """Tell the needs of a step that its undo has ended."""
+    _tell_needs(batch, job_id, source, 0)
+
+
+def go_on(batch: Batch, job_id: str, source: int) -> None:
+    """The timer of a spread is due: tell the next slice."""
+    spread = batch.draft.require(keys.spread(job_id, source), rows.Spread)
+    _forget(batch, job_id, source, spread)
+    tell = _tell_needs if spread.undo else _tell_dependents
+    tell(batch, job_id, source, spread.told)
+
+
+def dependents(batch: Batch, job_id: str, source: int) -> Sequence[int]:
+    """Who waits for the success of a step, or for the submission."""
+    body = batch.body(job_id)
+    return ordinals.places(body).roots if source == SUBMISSION else body.steps[source].dependents
+
+
+def _tell_dependents(batch: Batch, job_id: str, source: int, told: int) -> None:
+    """Tell a slice of the dependents. Of a job that is given up the rest never begins."""
+    waiting = dependents(batch, job_id, source)
+    least, most = told + _TOLD_LEAST, told + batch.limits.activation_slice
+    for place in range(told, len(waiting)):
+        if advance.is_given_up(batch.progress(job_id)):
+            return
+        if place >= most or (place >= least and batch.full):
+            _wait(batch, job_id, source, rows.Spread(undo=False, told=place))
+            return
+        advance.need_met(batch, job_id, waiting[place])
+
+
+def _tell_needs(batch: Batch, job_id: str, source: int, told: int) -> None:
+    """Tell a slice of the needs, and of the needs of those that have nothing to undo, and so on.
+
+    A list rather than recursion, and one bound for all of it: such chains may be as long as a definition.
+    """
+    steps = batch.body(job_id).steps
+    left = batch.limits.activation_slice
+    ended = [(source, told)]
+    while ended:
+        ordinal, place = ended.pop()
+        needs = steps[ordinal].needs
+        while place < len(needs) and left > 0:
+            if compensation.dependent_undone(batch, job_id, needs[place]):
+                ended.append((needs[place], 0))
+            place += 1
+            left = 0 if batch.full else left - 1
+        if place < len(needs):
+            _wait(batch, job_id, ordinal, rows.Spread(undo=True, told=place))
+
+
+def _forget(batch: Batch, job_id: str, source: int, spread: Spread) -> None:
+    batch.draft.delete(keys.spread_timer(spread.timer_at_led_ms, job_id, source))
+    batch.draft.delete(keys.spread(job_id, source))
+
+
+def _wait(batch: Batch, job_id: str, source: int, spread: Spread) -> None:
+    """Leave the rest to the next sweep."""
+    before = batch.draft.read(keys.spread(job_id, source), rows.Spread)
+    if before is not None:
+        # What its success was still to be told of, when the job began to be undone, matters no more.
+        _forget(batch, job_id, source, before)
+    led_ms = batch.moment.led_ms
+    batch.draft.put(keys.spread(job_id, source), rows.Spread(spread.undo, spread.told, led_ms))
+    batch.draft.put(keys.spread_timer(led_ms, job_id, source), rows.Timer())
+    batch.unfinished = True
