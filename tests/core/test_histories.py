@@ -35,6 +35,7 @@ from stepward.server.core.commands import (
     Unknown,
     VerbDone,
 )
+from stepward.server.core.limits import Limits
 from stepward.server.core.rows import (
     JOB_STATES_FINAL,
     DefinitionBody,
@@ -83,7 +84,10 @@ class History:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.rng = random.Random(seed)
-        self.world = World(seed=seed)
+        # Slices as small as they can be, so that few steps are as many as thousands are in earnest.
+        slice_, writes_max = self.rng.choice([(500, 4_000), (1, 4_000), (2, 4_000), (1, 10)])
+        limits = Limits(session_ttl_ms=3_000, activation_slice=slice_, batch_writes_max=writes_max)
+        self.world = World(limits=limits, seed=seed)
         self.body = make_definition(self.rng)
         self.actions = actions_of(self.body)
         self.world.define(self.body)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stepward.server.core import compensation, keys, leases, rows, states
+from stepward.server.core import compensation, keys, leases, rows, states, wide_jobs
 from stepward.server.core.rows import JOB_STATES_FINAL, Clock, JobState, StepState
 from stepward.server.core.states import Mover
 
@@ -37,6 +37,8 @@ def _job_violations(reader: Reader, job_id: str, led_ms: int) -> Iterator[str]:
     assert isinstance(body, rows.DefinitionBody)
     steps = _steps(reader, job_id)
     for text in _progress_violations(reader, job_id, progress, body, steps, led_ms):
+        yield f"job {job_id}: {text}"
+    for text in wide_jobs.violations(reader, job_id, progress, body, steps):
         yield f"job {job_id}: {text}"
     if reader.get(keys.job_index(job.namespace, progress.state, job_id)) is None:
         yield f"job {job_id}: no index row for {progress.state.name}"
