@@ -60,9 +60,12 @@ JOBS_MAX = 25
 
 
 def make_definition(rng: random.Random) -> DefinitionBody:
-    """A random graph of up to six steps."""
+    """A random graph of up to six steps, in any order."""
     count = rng.randint(1, 6)
-    needs = [tuple(j for j in range(i) if rng.random() < 0.4) for i in range(count)]
+    order = list(range(count))
+    if rng.random() < 0.5:
+        rng.shuffle(order)
+    needs = [tuple(j for j in range(count) if order[j] < order[i] and rng.random() < 0.4) for i in range(count)]
     steps = tuple(
         step_spec(
             f"s{i}",
@@ -85,8 +88,10 @@ class History:
         self.seed = seed
         self.rng = random.Random(seed)
         # Slices as small as they can be, so that few steps are as many as thousands are in earnest.
-        slice_, writes_max = self.rng.choice([(500, 4_000), (1, 4_000), (2, 4_000), (1, 10)])
-        limits = Limits(session_ttl_ms=3_000, activation_slice=slice_, batch_writes_max=writes_max)
+        slice_, writes_max = self.rng.choice([(500, 4_000), (1, 4_000), (2, 4_000), (500, 10)])
+        limits = Limits(
+            session_ttl_ms=3_000, activation_slice=slice_, batch_writes_max=writes_max, told_least=min(slice_, 2)
+        )
         self.world = World(limits=limits, seed=seed)
         self.body = make_definition(self.rng)
         self.actions = actions_of(self.body)
@@ -247,7 +252,11 @@ class History:
         began: dict[int, int] = {}
         ended: dict[int, int] = {}
         forward_last = -1
+        stopping = False
         for place, (_, event) in enumerate(self.world.events(job_id)):
+            stopping = stopping or event.type is EventType.JobCompensationStarted
+            begins = event.type in (EventType.StepReady, EventType.StepOffered, EventType.StepRetryScheduled)
+            assert not (stopping and begins), (self.seed, job_id, event)
             if event.type is EventType.UndoReady:
                 began.setdefault(event.ordinal, place)
             elif event.type in (EventType.UndoSucceeded, EventType.UndoFailed, EventType.UndoSkipped):

@@ -56,6 +56,8 @@ class Limits(Struct, frozen=True):
     # Steps that one outcome, or one slice of a walk over a job's steps, looks at in one batch; the next sweep goes on.
     # A batch of so many takes some 10 ms to decide, in which nobody else is heard.
     activation_slice: int = 500
+    # Steps that are told of an outcome even in a batch that is full: rows to wait with cost more than a few steps.
+    told_least: int = 16
     # Offers that one batch makes.
     offers_max: int = 500
     # Row changes after which a command that goes through many subjects leaves the rest to the next batch. One subject

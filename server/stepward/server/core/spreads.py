@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 # The source of the steps that need nothing: the submission itself. Behind every position.
 SUBMISSION: Final = 0xFFFF
-# So many are told even in a batch that is full: a row to wait with costs more than a few steps.
-_TOLD_LEAST: Final = 16
 
 
 def begin(batch: Batch, job_id: str, source: int) -> None:
@@ -50,7 +48,7 @@ def dependents(batch: Batch, job_id: str, source: int) -> Sequence[int]:
 def _tell_dependents(batch: Batch, job_id: str, source: int, told: int) -> None:
     """Tell a slice of the dependents. Of a job that is given up the rest never begins."""
     waiting = dependents(batch, job_id, source)
-    least, most = told + _TOLD_LEAST, told + batch.limits.activation_slice
+    least, most = told + batch.limits.told_least, told + batch.limits.activation_slice
     for place in range(told, len(waiting)):
         if advance.is_given_up(batch.progress(job_id)):
             return
