@@ -64,6 +64,10 @@ class Batch:
             body = self._bodies[job_id] = self.draft.require(key, rows.DefinitionBody)
         return body
 
+    def places(self, job_id: str) -> Places:
+        """Where the steps of a job's definition stand."""
+        return ordinals.places(self.job(job_id).definition_hash, self.body(job_id))
+
     def spec(self, job_id: str, ordinal: int) -> StepSpec:
         """A step as the definition has it."""
         return self.body(job_id).steps[ordinal]

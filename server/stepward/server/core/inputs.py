@@ -71,7 +71,7 @@ def _lookup(reader: Rows, job_id: str, job: Job, body: DefinitionBody) -> Callab
     def find(source: Source) -> Payload:
         if not source.step_id:
             return job.input
-        ordinal = ordinals.places(body).by_id.get(source.step_id)
+        ordinal = ordinals.places(job.definition_hash, body).by_id.get(source.step_id)
         return _NULL if ordinal is None else _output(reader, job_id, ordinal) or _NULL
 
     return find

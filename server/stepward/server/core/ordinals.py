@@ -22,20 +22,30 @@ class Places(NamedTuple):
     roots: tuple[int, ...]
 
 
-# By the identity of the body. The body itself is kept beside it, so that no other one can come to have its identity.
-_kept: dict[int, tuple[DefinitionBody, Places]] = {}
+# Of each there may be two at a time: who decides and who answers calls decode their rows on their own.
+DECODED_MAX: Final = 2
+
+# By hash, which two tests may have given to different bodies; so a body has to be the same one.
+_kept: dict[bytes, list[tuple[DefinitionBody, Places]]] = {}
 
 
-def places(body: DefinitionBody) -> Places:
-    """Where the steps of a definition stand."""
-    known = _kept.get(id(body))
-    if known is not None:
-        return known[1]
-    found = Places(
+def places(hash_: bytes, body: DefinitionBody) -> Places:
+    """Where the steps of the definition with this hash stand."""
+    decoded = _kept.get(hash_)
+    if decoded is None:
+        while len(_kept) >= BODIES_KEPT_MAX:
+            del _kept[next(iter(_kept))]
+        decoded = _kept[hash_] = []
+    for known, found in decoded:
+        if known is body:
+            return found
+    del decoded[: len(decoded) - DECODED_MAX + 1]
+    decoded.append((body, _find(body)))
+    return decoded[-1][1]
+
+
+def _find(body: DefinitionBody) -> Places:
+    return Places(
         {spec.id: ordinal for ordinal, spec in enumerate(body.steps)},
         tuple(ordinal for ordinal, spec in enumerate(body.steps) if not spec.needs),
     )
-    while len(_kept) >= BODIES_KEPT_MAX:
-        del _kept[next(iter(_kept))]
-    _kept[id(body)] = (body, found)
-    return found

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from msgspec.structs import replace
 
-from stepward.server.core import advance, attempts, compensation, json_text, keys, ordinals, rows, states
+from stepward.server.core import advance, attempts, compensation, json_text, keys, rows, states
 from stepward.server.core.attempts import End
 from stepward.server.core.batch import NO_TIMER
 from stepward.server.core.commands import (
@@ -68,7 +68,7 @@ def _report(batch: Batch, session_id: str, report: AttemptReport) -> tuple[str, 
     job = batch.draft.read(keys.job(ref.job_id), rows.Job)
     if job is None:
         return NOT_FOUND, f"there is no job {ref.job_id}"
-    ordinal = ordinals.places(batch.body(ref.job_id)).by_id.get(ref.step_id)
+    ordinal = batch.places(ref.job_id).by_id.get(ref.step_id)
     step = None if ordinal is None else batch.step(ref.job_id, ordinal)
     if ordinal is None or step is None:
         return NOT_FOUND, f"job {ref.job_id} has not begun a step {ref.step_id!r}"

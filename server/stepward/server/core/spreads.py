@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from stepward.server.core import advance, compensation, keys, ordinals, rows
+from stepward.server.core import advance, compensation, keys, rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,8 +41,7 @@ def go_on(batch: Batch, job_id: str, source: int) -> None:
 
 def dependents(batch: Batch, job_id: str, source: int) -> Sequence[int]:
     """Who waits for the success of a step, or for the submission."""
-    body = batch.body(job_id)
-    return ordinals.places(body).roots if source == SUBMISSION else body.steps[source].dependents
+    return batch.places(job_id).roots if source == SUBMISSION else batch.spec(job_id, source).dependents
 
 
 def _tell_dependents(batch: Batch, job_id: str, source: int, told: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stepward.server.core import advance, attempts, compensation, keys, ordinals, rows, states
+from stepward.server.core import advance, attempts, compensation, keys, rows, states
 from stepward.server.core.batch import NO_TIMER
 from stepward.server.core.commands import VerbDone
 from stepward.server.core.rejections import Reason, Refused, refuse
@@ -169,7 +169,7 @@ def _find(batch: Batch, command: RetryStep | SkipStep) -> tuple[int, Step]:
     job_id, step_id = command.job_id, command.step_id
     if batch.draft.get(keys.progress(job_id)) is None:
         raise refuse(Reason.JOB_NOT_FOUND, f"there is no job {job_id!r}", job_id=job_id)
-    ordinal = ordinals.places(batch.body(job_id)).by_id.get(step_id)
+    ordinal = batch.places(job_id).by_id.get(step_id)
     if ordinal is not None:
         return ordinal, batch.step(job_id, ordinal) or rows.Step(StepState.PENDING, 0)
     raise refuse(Reason.STEP_NOT_FOUND, f"job {job_id} has no step {step_id!r}", job_id=job_id, step_id=step_id)

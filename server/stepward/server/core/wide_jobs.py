@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stepward.server.core import advance, compensation, keys, ordinals, rows, spreads, states
+from stepward.server.core import advance, compensation, keys, rows, spreads, states
 from stepward.server.core.rows import JOB_STATES_FINAL, JobState, PassKind, StepState
 from stepward.server.core.states import Mover
 
@@ -58,7 +58,7 @@ def _spreads(reader: Reader, job_id: str) -> dict[int, Spread]:
 def _told(body: DefinitionBody, source: int, *, undo: bool) -> tuple[int, ...]:
     """Those whom an outcome is told, in order."""
     if source == spreads.SUBMISSION:
-        return ordinals.places(body).roots
+        return tuple(ordinal for ordinal, spec in enumerate(body.steps) if not spec.needs)
     return body.steps[source].needs if undo else body.steps[source].dependents
 
 
