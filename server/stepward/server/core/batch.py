@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
-from stepward.server.core import counts, keys, rows, states
+from stepward.server.core import counts, keys, ordinals, rows, states
 from stepward.server.core.rows import Clock, Event, EventType
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from stepward.server.core.decide import Moment
     from stepward.server.core.draft import Draft
     from stepward.server.core.limits import Limits
+    from stepward.server.core.ordinals import Places
     from stepward.server.core.rows import DefinitionBody, JobState, Progress, Step, StepSpec, StepState, UndoSpec
     from stepward.server.core.states import Phase
 

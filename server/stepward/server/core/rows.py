@@ -11,8 +11,7 @@ from enum import IntEnum
 
 from msgspec import Struct
 
-# Rows of history hold them, so whoever reads rows finds them here.
-from stepward.server.core.event_types import EventType as EventType
+from stepward.server.core.event_types import EventType as EventType  # noqa: PLC0414 - whoever reads rows needs it, too
 
 
 class JobState(IntEnum):
