@@ -14,6 +14,7 @@ from stepward.agents.directives import (
     Directive,
     EndProcess,
     Finish,
+    KillHandler,
     OpenedSession,
     SetLeaseLost,
     StartHandler,
@@ -98,9 +99,22 @@ def welcome(session_id: str, generation: int, *, payload_bytes_max: int = 262_14
 class Played:
     """One session and the hands that play it."""
 
-    def __init__(self, *, slots: int = 4, actions: tuple[str, ...] = ("work",), memory: Memory | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        slots: int = 4,
+        actions: tuple[str, ...] = ("work",),
+        killable: tuple[str, ...] = (),
+        memory: Memory | None = None,
+    ) -> None:
         profile = Profile(
-            namespace="default", queue="trip", actions=actions, slots=slots, name="test", library="test/0"
+            namespace="default",
+            queue="trip",
+            actions=actions,
+            slots=slots,
+            name="test",
+            library="test/0",
+            killable=killable,
         )
         self.session = Session(profile, "session-1", drain_timeout_ms=DRAIN_MS, memory=memory)
         self.now_ms = 1_000_000
@@ -238,6 +252,8 @@ def _directive_line(directive: Directive) -> str:
             return f"start {name(key)}"
         case CancelHandler(key=key, reason=reason):
             return f"cancel {name(key)} {reason}"
+        case KillHandler(key=key):
+            return f"kill {name(key)}"
         case SetLeaseLost(key=key, lost=lost):
             return f"lease {'lost' if lost else 'back'} {name(key)}"
         case OpenedSession(session_id=session_id):

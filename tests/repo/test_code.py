@@ -16,6 +16,7 @@ EVERYTHING = frozenset({"Exception", "BaseException"})
 # it; the core hands it out for that. A new line here is a decision to be argued for.
 SHELLS: dict[str, str] = {
     "agents/stepward/agents/action.py": "around the making of an output: it becomes a failure that is reported",
+    "agents/stepward/agents/handler_child.py": "around the import of a handler's module, and around the handler",
     "server/stepward/server/core/decide.py": "the savepoint of a command: the others of its batch go on",
     "server/stepward/server/core/reports.py": "the savepoint of a report: the others of its batch still count",
     "server/stepward/server/core/supervision.py": "the savepoint of a due subject: the others are still judged",

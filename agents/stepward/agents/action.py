@@ -15,7 +15,6 @@ import dataclasses
 import inspect
 import logging
 import math
-import traceback
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -26,6 +25,7 @@ import msgspec
 from stepward.agents import models, outcomes
 from stepward.agents.context import Context
 from stepward.agents.errors import ActionError, Permanent, RetryAfter, StepFailed, Unknown
+from stepward.agents.isolation import Place, place_of
 
 _JSON_ENCODINGS: Final = frozenset({"", outcomes.JSON})
 _UNNAMEABLE: Final = {
@@ -42,8 +42,8 @@ Bind = Callable[[bytes, str], Mapping[str, Any]]
 class Action:
     """One handler under its name."""
 
-    def __init__(self, name: str, function: Callable[..., Any]) -> None:
-        """Read the signature.
+    def __init__(self, name: str, function: Callable[..., Any], *, process: bool = False) -> None:
+        """Read the signature. `process`: it runs in a process of its own.
 
         Raises:
             ActionError: The function cannot be a handler.
@@ -55,6 +55,11 @@ class Action:
         self.name = name
         self.function = function
         self.is_async = inspect.iscoroutinefunction(function)
+        self.in_process = process
+        self.place: Place | None = None
+        """Where its process finds it; known when the agent serves, since the module is not read to its end before."""
+        if process and self.is_async:
+            raise ActionError(f"the handler of {name!r} is async; in a process of its own it must be a plain function")
         parameters, returned = _signature(name, function)
         self._check_output = models.checker(returned) if models.has_model(returned) else None
         self._context_names = tuple(one for one, kind in parameters.items() if _is_context(kind.annotation))
@@ -63,6 +68,15 @@ class Action:
             self._bind = _binding(others)
         except TypeError as error:
             raise ActionError(f"the input of {name!r} cannot be read: {error}") from None
+
+    def locate(self) -> None:
+        """See to it that its process will find it.
+
+        Raises:
+            ActionError: It would not; the message says why.
+        """
+        if self.in_process:
+            self.place = place_of(self.name, self.function)
 
     def arguments(self, data: bytes, encoding: str, context: Context) -> dict[str, Any]:
         """The keyword arguments of a call.
@@ -263,10 +277,5 @@ def outcome_of_error(error: BaseException) -> outcomes.Outcome:
             return outcomes.Failed(error.kind, error.message)
         case _:
             # Nobody said that it did not happen: a request may have left before the exception came.
-            said = _text(error) or type(error).__name__
+            said = outcomes.text_of(error) or type(error).__name__
             return outcomes.Failed(type(error).__name__, said, may_have_happened=True)
-
-
-def _text(error: BaseException) -> str:
-    """What it says; also of an exception whose own text cannot be made."""
-    return str(traceback.TracebackException(type(error), error, None))

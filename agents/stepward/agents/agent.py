@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from stepward.agents import definitions as definition_files
-from stepward.agents import signals
+from stepward.agents import isolation, signals
 from stepward.agents.action import Action
 from stepward.agents.engine import Engine
 from stepward.agents.errors import ActionError, AgentError
@@ -73,21 +73,24 @@ class Agent:
     @overload
     def action(self, name: Handler, /) -> Handler: ...
     @overload
-    def action(self, name: str | None = None, /) -> Callable[[Handler], Handler]: ...
-    def action(self, name: Any = None, /) -> Any:
+    def action(self, name: str | None = None, /, *, process: bool = False) -> Callable[[Handler], Handler]: ...
+    def action(self, name: Any = None, /, *, process: bool = False) -> Any:
         """Make a function the handler of an action: `@agent.action` or `@agent.action("book-flight")`.
 
-        The name is that of the function with `-` for `_`, unless given. The function stays as it is.
+        The name is that of the function with `-` for `_`, unless given. The function stays as it is. An async function
+        runs on the agent's event loop, any other on a thread, or with `process=True` in a process of its own: for
+        those that hold the interpreter for seconds, or may crash, or must be ended whatever they do. It is imported
+        there by name, so it must be a function of its module.
 
         Raises:
             ActionError: The function cannot be a handler; the message says why.
         """
         if callable(name):
-            return self._add(name, None)
-        return lambda function: self._add(function, name)
+            return self._add(name, None, process=process)
+        return lambda function: self._add(function, name, process=process)
 
-    def _add(self, function: Handler, name: str | None) -> Handler:
-        action = Action(name or getattr(function, "__name__", "").replace("_", "-"), function)
+    def _add(self, function: Handler, name: str | None, *, process: bool) -> Handler:
+        action = Action(name or getattr(function, "__name__", "").replace("_", "-"), function, process=process)
         if action.name in self._actions:
             raise ActionError(f"this agent has two handlers of {action.name!r}")
         self._actions[action.name] = action
@@ -145,12 +148,17 @@ class Agent:
                 self._engine = None
 
     def _check(self, addresses: Sequence[str]) -> None:
+        if isolation.inside():
+            text = "the process of a handler imports its module, and the module starts an agent"
+            raise AgentError(f"{text}; start it below: if __name__ == '__main__':")
         if isinstance(addresses, str) or not addresses:
             raise AgentError(f"addresses is {addresses!r}; it must be a list such as ['localhost:7654']")
         if not 1 <= len(self._actions) <= ACTIONS_MAX:
             raise AgentError(f"this agent has {len(self._actions)} actions; it must have 1 to {ACTIONS_MAX}")
         if not 1 <= self.slots <= SLOTS_MAX:
             raise AgentError(f"slots is {self.slots}; it must be between 1 and {SLOTS_MAX}")
+        for action in self._actions.values():
+            action.locate()
         if self._engine is not None:
             raise AgentError("this agent is serving already; one process is one agent")
 

@@ -64,6 +64,8 @@ class Attempt:
     """Why its handler was cancelled; the newest reason."""
     stopped_at_ms: int = 0
     """When its handler was first cancelled."""
+    killed: bool = False
+    """Whether the process of its handler was killed."""
     lease_ended_at_ms: int | None = None
     """When the lease that it runs under ended. None: it runs."""
     stray: bool = False

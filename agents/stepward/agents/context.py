@@ -17,6 +17,7 @@ import msgspec
 
 from stepward.agents.errors import Cancelled, LeaseLost
 from stepward.agents.stops import StopReason
+from stepward.v1 import agent_service_pb2 as wire
 
 # The contract's bound of Progress.details.
 PROGRESS_BYTES_MAX: Final = 4_096
@@ -38,6 +39,28 @@ class AttemptFacts:
     deadline_ms: int
     """When its start-to-close time is over, on the agent's steady clock."""
     last_progress: Any = None
+
+    @classmethod
+    def of(cls, offer: wire.Offer, deadline_ms: int) -> AttemptFacts:
+        return cls(
+            job_id=offer.attempt.job_id,
+            step_id=offer.attempt.step_id,
+            token=offer.attempt.token,
+            idempotency_key=offer.idempotency_key,
+            attempt=offer.attempt_number,
+            definition_name=offer.definition_name,
+            undo=offer.undo,
+            deadline_ms=deadline_ms,
+            last_progress=_last_progress(offer.last_progress.data),
+        )
+
+
+def _last_progress(data: bytes) -> Any:
+    """What the attempt before said. It came from an agent, but maybe not from one of ours."""
+    try:
+        return msgspec.json.decode(data) if data else None
+    except msgspec.DecodeError:
+        return data
 
 
 class AttemptLog(logging.LoggerAdapter[logging.Logger]):

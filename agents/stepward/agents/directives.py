@@ -27,6 +27,13 @@ class CancelHandler:
 
 
 @dataclass(frozen=True, slots=True)
+class KillHandler:
+    """End the process of a handler that was told to stop and has not."""
+
+    key: AttemptKey
+
+
+@dataclass(frozen=True, slots=True)
 class SetLeaseLost:
     """Tell a handler whether its lease is over."""
 
@@ -67,7 +74,7 @@ class Finish:
     exit_code: int
 
 
-Directive = StartHandler | CancelHandler | SetLeaseLost | OpenedSession | ChangeNode | EndProcess | Finish
+Directive = StartHandler | CancelHandler | KillHandler | SetLeaseLost | OpenedSession | ChangeNode | EndProcess | Finish
 
 
 @dataclass(frozen=True, slots=True)

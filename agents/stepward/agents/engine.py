@@ -53,6 +53,7 @@ class Engine:
             slots=slots,
             name=name or f"{queue}@{socket.gethostname()}:{os.getpid()}",
             library=f"stepward-python/{_version()}",
+            killable=tuple(sorted(name for name, action in actions.items() if action.place is not None)),
         )
         self._session = Session(self._profile, _new_session_id(), drain_timeout_ms=drain_timeout_ms)
         self._route = Route(addresses, random.Random())

@@ -1,4 +1,4 @@
-"""Runs handlers: async ones as tasks of the user's event loop, the others on threads, as many as there are slots.
+"""Runs handlers: async ones as tasks of the user's event loop, the others on threads or in processes.
 
 Three threads meet here. `start`, `cancel` and `set_lease_lost` are called on the I/O thread; handlers run on theirs;
 what they give is posted back through callbacks that may be called on any thread and never block.
@@ -13,16 +13,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-import msgspec
-
-from stepward.agents import outcomes
-from stepward.agents.action import Action, outcome_of_error
+from stepward.agents import handler_frames as frames
+from stepward.agents.action import Action
 from stepward.agents.attempts import AttemptKey
 from stepward.agents.context import AttemptFacts, Context
 from stepward.agents.directives import StartHandler
-from stepward.agents.errors import Cancelled, StepFailed, Unknown
+from stepward.agents.handler_process import ProcessPool, ProcessRun
+from stepward.agents.isolation import Place
 from stepward.agents.outcomes import Outcome
 from stepward.agents.stops import StopReason
+from stepward.agents.verdict import outcome_of_end
 
 _log = logging.getLogger("stepward.agents.handlers")
 
@@ -37,6 +37,8 @@ class _Run:
         self.context = context
         self.task: asyncio.Task[Any] | None = None
         """Set and read on the user's loop only."""
+        self.process: ProcessRun | None = None
+        """The same handler, when it runs in a process."""
 
     def arguments(self) -> dict[str, Any]:
         return self.action.arguments(self.input.data, self.input.encoding, self.context)
@@ -61,6 +63,7 @@ class Handlers:
         self._on_ended = on_ended
         self._on_progress = on_progress
         self._threads = ThreadPoolExecutor(slots, thread_name_prefix="stepward-handler")
+        self._processes = ProcessPool(slots)
         self._runs: dict[AttemptKey, _Run] = {}
 
     def start(self, starts: list[StartHandler]) -> None:
@@ -71,27 +74,24 @@ class Handlers:
             self._runs[start.key] = run
             if run.action.is_async:
                 for_loop.append(run)
+            elif run.action.place is not None:
+                self._start_process(start, run, run.action.place)
             else:
                 future = self._threads.submit(_call_on_thread, run)
                 future.add_done_callback(partial(self._thread_ended, run))
         if for_loop:
             self._loop.call_soon_threadsafe(self._start_tasks, for_loop)
 
+    def _start_process(self, start: StartHandler, run: _Run, place: Place) -> None:
+        offer = start.offer.SerializeToString()
+        call = frames.Call(run.action.name, place.module, place.qualname, offer, start.deadline_ms)
+        run.process = ProcessRun(run.key, call)
+        future = self._processes.submit(run.process, partial(self._on_progress, run.key))
+        future.add_done_callback(partial(self._process_ended, run))
+
     def _context(self, start: StartHandler) -> Context:
-        offer = start.offer
-        facts = AttemptFacts(
-            job_id=start.key.job_id,
-            step_id=start.key.step_id,
-            token=start.key.token,
-            idempotency_key=offer.idempotency_key,
-            attempt=offer.attempt_number,
-            definition_name=offer.definition_name,
-            undo=offer.undo,
-            deadline_ms=start.deadline_ms,
-            last_progress=_last_progress(offer.last_progress.data),
-        )
         return Context(
-            facts,
+            AttemptFacts.of(start.offer, start.deadline_ms),
             steady_ms=self._steady_ms,
             on_progress=partial(self._on_progress, start.key),
             loop=self._loop,
@@ -103,7 +103,9 @@ class Handlers:
         if run is None:
             return
         run.context.cancel(reason)
-        if run.action.is_async:
+        if run.process is not None:
+            self._processes.stop(run.process, reason)
+        elif run.action.is_async:
             self._loop.call_soon_threadsafe(_cancel_task, run)
 
     def set_lease_lost(self, key: AttemptKey, lost: bool) -> None:
@@ -111,6 +113,14 @@ class Handlers:
         run = self._runs.get(key)
         if run is not None:
             run.context.set_lease_lost(lost)
+            if run.process is not None:
+                self._processes.set_lease_lost(run.process, lost)
+
+    def kill(self, key: AttemptKey) -> None:
+        """End the process of a handler; called on the I/O thread."""
+        run = self._runs.get(key)
+        if run is not None and run.process is not None:
+            self._processes.kill(run.process)
 
     def forget(self, key: AttemptKey) -> None:
         """The end of a handler has been taken note of; called on the I/O thread."""
@@ -119,6 +129,7 @@ class Handlers:
     def close(self) -> None:
         """No handler is started any more, and none runs."""
         self._threads.shutdown(wait=False)
+        self._processes.close()
 
     def _start_tasks(self, runs: list[_Run]) -> None:
         for run in runs:
@@ -136,18 +147,19 @@ class Handlers:
         error = future.exception()
         self._ended(run, error, None if error is not None else future.result())
 
+    def _process_ended(self, run: _Run, future: Future[Outcome]) -> None:
+        if future.cancelled():
+            return
+        error = future.exception()
+        if error is not None:
+            self._ended(run, error, None)
+        else:
+            self._on_ended(run.key, future.result())
+
     def _ended(self, run: _Run, error: BaseException | None, value: Any) -> None:
-        outcome = _outcome(run, error, value)
+        outcome = outcome_of_end(run.action, run.key, run.context, error=error, value=value)
         # Big outputs are encoded here, on the handler's thread, so that heartbeats do not wait for it.
         self._on_ended(run.key, outcome)
-
-
-def _last_progress(data: bytes) -> Any:
-    """What the attempt before said. It came from an agent, but maybe not from one of ours."""
-    try:
-        return msgspec.json.decode(data) if data else None
-    except msgspec.DecodeError:
-        return data
 
 
 async def _call(run: _Run) -> Any:
@@ -168,27 +180,3 @@ def _cancel_task(run: _Run) -> None:
     # A task that was cancelled before its end has the exception thrown into it, so it knows.
     if run.task is not None and run.task.cancel():
         run.context.interrupted()
-
-
-def _outcome(run: _Run, error: BaseException | None, value: Any) -> Outcome:
-    """What a handler's end comes to.
-
-    After it has learned that it is cancelled, neither what it returns nor what breaks is what it was to do: that counts
-    as stopped, never as a success. Only what it says in so many words is believed.
-    """
-    deliberate = isinstance(error, StepFailed | Unknown)
-    if error is not None:
-        _log_error(run, error, deliberate=deliberate)
-    if run.context.cancel_seen and not deliberate:
-        return outcomes.Stopped()
-    return run.action.outcome_of_value(value) if error is None else outcome_of_error(error)
-
-
-def _log_error(run: _Run, error: BaseException, *, deliberate: bool) -> None:
-    fields = (run.action.name, *run.key)
-    if deliberate:
-        _log.warning("attempt_failed action=%s job=%s step=%s token=%s: %r", *fields, error)
-    elif isinstance(error, Cancelled) or (isinstance(error, asyncio.CancelledError) and run.context.cancel_seen):
-        _log.info("handler_stopped action=%s job=%s step=%s token=%s", *fields)
-    else:
-        _log.error("handler_raised action=%s job=%s step=%s token=%s", *fields, exc_info=error)

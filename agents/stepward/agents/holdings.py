@@ -12,7 +12,7 @@ from typing import Final
 
 from stepward.agents import outcomes, stopping
 from stepward.agents.attempts import Attempt, AttemptKey, Phase
-from stepward.agents.directives import CancelHandler, Directive, SetLeaseLost, StartHandler
+from stepward.agents.directives import CancelHandler, Directive, KillHandler, SetLeaseLost, StartHandler
 from stepward.agents.memory import Memory, Past
 from stepward.agents.outbox import PRELUDES, Outbox
 from stepward.agents.stops import StopReason
@@ -44,7 +44,10 @@ _log = logging.getLogger("stepward.agents.session")
 class Holdings:
     """Attempts from their offer until the answer to their outcome."""
 
-    def __init__(self, *, actions: Collection[str], slots: int, memory: Memory | None = None) -> None:
+    def __init__(
+        self, *, actions: Collection[str], killable: Collection[str], slots: int, memory: Memory | None = None
+    ) -> None:
+        """The handlers of `killable` actions run in processes."""
         self.active: dict[AttemptKey, Attempt] = {}
         self.ended: set[AttemptKey] = set()
         self.outbox = Outbox()
@@ -52,6 +55,7 @@ class Holdings:
         self.payload_bytes_max = PAYLOAD_BYTES_MAX
         self.draining = False
         self._actions = frozenset(actions)
+        self._killable = frozenset(killable)
         self._slots = slots
         self._memory = memory or Memory()
         self._told_silent: set[str] = set()
@@ -291,6 +295,15 @@ class Holdings:
             due_at_ms = stopping.stop_due_at_ms(attempt, ttl_ms=ttl_ms)
             if due_at_ms is not None and now_ms >= due_at_ms and attempt.stop_reason is None:
                 self._stop(now_ms, attempt, StopReason.LEASE_LOST)
+
+    def kill_deaf(self, now_ms: int, *, ttl_ms: int, kill_grace_ms: int) -> None:
+        """End the processes of handlers that were cancelled and do not stop, before the agent itself would have to."""
+        for attempt in self.active.values():
+            if attempt.stop_reason is None or attempt.killed or attempt.offer.action not in self._killable:
+                continue
+            if now_ms >= stopping.kill_due_at_ms(attempt, ttl_ms=ttl_ms, kill_grace_ms=kill_grace_ms):
+                attempt.killed = True
+                self.directives.append(KillHandler(attempt.key))
 
     def forsake(self, ended_at_ms: int) -> None:
         """The session has ended: nothing here belongs to the next one. What becomes of it is still reported."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import traceback
 from typing import Final, assert_never
 
+import msgspec
 from google.protobuf.duration_pb2 import Duration
 
 from stepward.agents.attempts import AttemptKey
@@ -21,18 +22,19 @@ MESSAGE_BYTES_MAX: Final = 4_096
 INVALID_INPUT: Final = "INVALID_INPUT"
 INVALID_OUTPUT: Final = "INVALID_OUTPUT"
 RESULT_TOO_LARGE: Final = "RESULT_TOO_LARGE"
+PROCESS_DIED: Final = "PROCESS_DIED"
+PROCESS_NOT_STARTED: Final = "PROCESS_NOT_STARTED"
+LEASE_ENDED: Final = "LEASE_ENDED"
 
 
-@dataclass(frozen=True, slots=True)
-class Succeeded:
+class Succeeded(msgspec.Struct, frozen=True, tag=True):
     """The handler returned."""
 
     output: bytes
     encoding: str = JSON
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(msgspec.Struct, frozen=True, tag=True):
     """The attempt failed. `may_have_happened`: nobody said that it did not happen, so its effect may be there."""
 
     kind: str
@@ -42,20 +44,23 @@ class Failed:
     may_have_happened: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Unknown:
+class Unknown(msgspec.Struct, frozen=True, tag=True):
     """Nobody can tell whether the attempt happened."""
 
     kind: str
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Stopped:
+class Stopped(msgspec.Struct, frozen=True, tag=True):
     """The handler has ended after it was cancelled, before its work was done."""
 
 
 Outcome = Succeeded | Failed | Unknown | Stopped
+
+
+def not_started(why: str) -> Outcome:
+    """A handler was not called, so nothing has happened."""
+    return Failed(PROCESS_NOT_STARTED, f"the handler was not called: {why}")
 
 
 def bounded(outcome: Outcome, *, payload_bytes_max: int) -> Outcome:
@@ -108,6 +113,11 @@ def _failed(outcome: Failed) -> wire.Failed:
 
 def _kind(kind: str) -> str:
     return kind[:KIND_CHARS_MAX].encode(errors="replace").decode()
+
+
+def text_of(error: BaseException) -> str:
+    """What an exception says; also one whose own text cannot be made."""
+    return str(traceback.TracebackException(type(error), error, None))
 
 
 def cut(text: str, bytes_max: int = MESSAGE_BYTES_MAX) -> str:

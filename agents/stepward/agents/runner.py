@@ -20,6 +20,7 @@ from stepward.agents.directives import (
     Directive,
     EndProcess,
     Finish,
+    KillHandler,
     OpenedSession,
     SetLeaseLost,
     StartHandler,
@@ -232,6 +233,8 @@ class Runner:
                 pass
             case CancelHandler(key=key, reason=reason):
                 self._handlers.cancel(key, reason)
+            case KillHandler(key=key):
+                self._handlers.kill(key)
             case SetLeaseLost(key=key, lost=lost):
                 self._handlers.set_lease_lost(key, lost)
             case OpenedSession():

@@ -52,6 +52,8 @@ class Profile:
     slots: int
     name: str
     library: str
+    killable: tuple[str, ...] = ()
+    """Actions whose handlers run in processes of their own. It says this to nobody but itself."""
 
 
 class Session:
@@ -67,7 +69,9 @@ class Session:
         self._drain_timeout_ms = drain_timeout_ms
         self._lease = Lease()
         self._lease_over = False
-        self._holdings = Holdings(actions=profile.actions, slots=profile.slots, memory=memory)
+        self._holdings = Holdings(
+            actions=profile.actions, killable=profile.killable, slots=profile.slots, memory=memory
+        )
         self._drain: Drain | None = None
         self._kill_grace_ms = KILL_GRACE_MS
         self._generation = 0
@@ -264,6 +268,7 @@ class Session:
                 self._messages.append(wire.WorkRequest(report=progress))
             if now_ms >= self._heartbeat_due_at_ms:
                 self._heartbeat(now_ms)
+        self._holdings.kill_deaf(now_ms, ttl_ms=self._lease.ttl_ms, kill_grace_ms=self._kill_grace_ms)
         self._leave_silent_node(now_ms)
         self._end_process_if_over(now_ms)
         if not self.finished:

@@ -52,6 +52,16 @@ def stop_due_at_ms(attempt: Attempt, *, ttl_ms: int) -> int | None:
     return attempt.lease_ended_at_ms + (ttl_ms if attempt.offer.idempotent else 0)
 
 
+def kill_due_at_ms(attempt: Attempt, *, ttl_ms: int, kill_grace_ms: int) -> int:
+    """When the process of a handler that was cancelled is killed: half of the grace before anything else must end."""
+    due_at_ms = attempt.stopped_at_ms
+    lost_at_ms = stop_due_at_ms(attempt, ttl_ms=ttl_ms)
+    if lost_at_ms is not None:
+        # After a pause this may be long ago.
+        due_at_ms = min(due_at_ms, lost_at_ms)
+    return due_at_ms + kill_grace_ms // 2
+
+
 def must_end_process(attempt: Attempt, *, now_ms: int, ttl_ms: int, kill_grace_ms: int) -> bool:
     """Whether a handler whose lease has ended still runs when the cluster may give its work to another."""
     due_at_ms = stop_due_at_ms(attempt, ttl_ms=ttl_ms)

@@ -1,0 +1,452 @@
+"""Handlers in processes of their own, against a stub server over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from stepward.agents import ActionError, Agent, handler_frames, outcomes
+from stepward.agents.action import Action
+from stepward.v1 import agent_service_pb2 as wire
+from stepward.v1 import common_pb2
+from tests.agents import isolated
+from tests.agents.played import offer, ref
+from tests.agents.stub import BOUND_S, Stub, StubStream, new_stub, until
+from tests.agents.test_agent_live import serving
+from tests.agents.test_worker import alive, ended, ready, running, worker
+
+
+@pytest.fixture
+async def stub() -> AsyncIterator[Stub]:
+    # Long enough for a busy machine; what is about the end of a lease has its own.
+    server = new_stub()
+    server.ttl_ms = 6_000
+    await server.start()
+    yield server
+    await server.stop()
+
+
+@pytest.fixture
+def agent() -> Agent:
+    """One that has not served yet, with the handlers of the module."""
+    fresh = Agent(queue="isolated", slots=2, drain_timeout_seconds=0.5)
+    for action in isolated.agent.actions.values():
+        fresh.action(action.name, process=action.in_process)(action.function)
+    return fresh
+
+
+def told(report: wire.AttemptReport) -> Any:
+    found: Any = msgspec.json.decode(report.succeeded.output.data)
+    return found
+
+
+def as_json(**fields: object) -> bytes:
+    return msgspec.json.encode(fields)
+
+
+async def begun(path: Path) -> int:
+    """Wait until a handler has written its process id."""
+
+    def pid() -> int:
+        said = path.read_text() if path.exists() else ""
+        return int(said) if said.isdigit() else 0
+
+    await until(lambda: pid() > 0)
+    return pid()
+
+
+async def test_process_gets_the_attempt_and_is_used_again(stub: Stub, agent: Agent) -> None:
+    """What a handler on a thread sees, and none of the agent's own process."""
+    async with serving(agent, stub.address):
+        stream = await stub.stream()
+        first = offer("a", 7, action="tell", input=b'{"who":"Ada"}')
+        first.last_progress.CopyFrom(common_pb2.Payload(data=b'{"percent":18446744073709551616}'))
+        stream.offer(first)
+        a = told(await stream.reported("a", "succeeded"))
+        stream.offer(offer("b", 8, action="tell", input=b'{"who":"Bob"}'))
+        b = told(await stream.reported("b", "succeeded"))
+
+    assert a == {
+        "who": "Ada",
+        "pid": a["pid"],
+        "key": "0-job/a/1",
+        "token": 7,
+        "attempt": 1,
+        "last": {"percent": 18446744073709551616},
+        "cancelled": False,
+    }
+    assert a["pid"] == b["pid"] != os.getpid()
+    assert not alive(a["pid"])
+
+
+async def test_as_many_processes_as_handlers_run(stub: Stub, agent: Agent, tmp_path: Path) -> None:
+    async with serving(agent, stub.address):
+        stream = await stub.stream()
+        paths = [tmp_path / "a", tmp_path / "b"]
+        stream.offer(*(offer(path.name, 1, action="hold", input=as_json(path=str(path))) for path in paths))
+        pids = [await begun(path) for path in paths]
+        for path in paths:
+            stream.cancel(ref(path.name, 1))
+            await stream.reported(path.name, "stopped")
+
+    assert pids[0] != pids[1]
+
+
+async def test_signs_of_life_come_through(stub: Stub, agent: Agent, tmp_path: Path) -> None:
+    """However many the handler gives, few travel."""
+    path = tmp_path / "enough"
+    async with serving(agent, stub.address):
+        stream = await stub.stream()
+        stream.offer(offer("a", 1, action="beat", input=as_json(path=str(path)), heartbeat_timeout_ms=900))
+        await until(lambda: stream.events("a").count("progress") >= 3)
+        path.touch()
+        await stream.reported("a", "succeeded")
+
+    progress = [one.progress for one in stream.reports if one.HasField("progress")]
+    assert progress[0].details.data == b'{"percent":40}'
+    assert not any(one.HasField("details") for one in progress[1:])
+    assert len(progress) < 20
+
+
+async def test_h024_busy_process_is_interrupted_where_it_stands(stub: Stub, agent: Agent, tmp_path: Path) -> None:
+    """H024: it asks for nothing and looks at nothing; it may clean up, and its process is not used again."""
+    path = tmp_path / "spin"
+    async with serving(agent, stub.address):
+        stream = await stub.stream()
+        stream.offer(offer("a", 1, action="spin", input=as_json(path=str(path))))
+        pid = await begun(path)
+        stream.cancel(ref("a", 1))
+        await stream.reported("a", "stopped")
+        stream.offer(offer("b", 2, action="tell", input=b'{"who":"Bob"}'))
+        other = told(await stream.reported("b", "succeeded"))
+
+    assert path.read_text() == "cleaned up"
+    assert other["pid"] != pid
+    assert not alive(pid)
+
+
+async def test_what_an_interrupted_handler_says_deliberately_is_believed(
+    stub: Stub, agent: Agent, tmp_path: Path
+) -> None:
+    path = tmp_path / "insist"
+    async with serving(agent, stub.address):
+        stream = await stub.stream()
+        stream.offer(offer("a", 1, action="insist", input=as_json(path=str(path))))
+        await begun(path)
+        stream.cancel(ref("a", 1))
+        failed = (await stream.reported("a", "failed")).failed
+
+    assert (failed.kind, failed.retryable, failed.may_have_happened) == ("Withdrawn", False, False)
+
+
+async def test_h113_process_that_does_not_stop_is_killed_and_then_its_slot_is_free(
+    stub: Stub, agent: Agent, tmp_path: Path
+) -> None:
+    """H113: it holds the interpreter, so nothing but the kernel can end it; the agent and its neighbours go on."""
+    path = tmp_path / "hold"
+    async with serving(agent, stub.address) as task:
+        stream = await stub.stream()
+        stream.offer(offer("a", 1, action="hold", input=as_json(path=str(path))))
+        pid = await begun(path)
+        stream.cancel(ref("a", 1))
+        stream.offer(offer("b", 2, action="beside"))
+        neighbour = told(await stream.reported("b", "succeeded"))
+        await stream.reported("a", "stopped")
+        gone = not alive(pid)
+        stream.offer(offer("c", 3, action="tell", input=b'{"who":"Cyd"}'))
+        await stream.reported("c", "succeeded")
+        serves_on = not task.done()
+
+    assert neighbour == os.getpid()
+    assert (gone, serves_on) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ("SIGSEGV", "signal 11 (SIGSEGV) has ended it"),
+        # As the kernel does when memory is short.
+        ("SIGKILL", "signal 9 (SIGKILL) has ended it"),
+        ("_exit", "it has exited with code 3"),
+        ("exit", "it has exited with code 4"),
+        # A child of the handler holds the socket open; it is gone, too.
+        ("fork", "it has exited with code 5"),
+    ],
+)
+async def test_process_that_dies_leaves_an_unknown_outcome(stub: Stub, agent: Agent, how: str, says: str) -> None:
+    """It may have done its work just before. The agent is not affected."""
+    async with serving(agent, stub.address):
+        stream = await stub.stream()
+        stream.offer(offer("a", 1, action="die", input=as_json(how=how)))
+        unknown = (await stream.reported("a", "unknown")).unknown
+        stream.offer(offer("b", 2, action="tell", input=b'{"who":"Bob"}'))
+        await stream.reported("b", "succeeded")
+
+    assert unknown.kind == "PROCESS_DIED"
+    assert says in unknown.message
+
+
+@pytest.mark.parametrize(
+    ("action", "expected"),
+    [
+        ("refuse", wire.Failed(kind="Full", message="no seat", retryable=False)),
+        (
+            "break-down",
+            wire.Failed(kind="LookupError", message="no such row", retryable=True, may_have_happened=True),
+        ),
+    ],
+)
+async def test_exceptions_are_those_of_any_handler(
+    stub: Stub, agent: Agent, action: str, expected: wire.Failed
+) -> None:
+    async with serving(agent, stub.address):
+        stream = await stub.stream()
+        stream.offer(offer("a", 1, action=action))
+        failed = (await stream.reported("a", "failed")).failed
+
+    assert failed == expected
+
+
+async def test_wrong_input_never_happened(stub: Stub, agent: Agent) -> None:
+    async with serving(agent, stub.address):
+        stream = await stub.stream()
+        stream.offer(offer("a", 1, action="tell", input=b'{"who":7}'))
+        failed = (await stream.reported("a", "failed")).failed
+
+    assert (failed.kind, failed.retryable, failed.may_have_happened) == ("INVALID_INPUT", False, False)
+
+
+async def test_module_that_cannot_be_imported_never_happened(stub: Stub, agent: Agent, tmp_path: Path) -> None:
+    """The handler was not called, and it may be another time: here, its module wants something that is away."""
+    broken = Path(isolated.__file__).with_suffix(".broken")
+    broken.touch()
+    try:
+        async with serving(agent, stub.address):
+            stream = await stub.stream()
+            stream.offer(offer("a", 1, action="tell", input=b'{"who":"Ada"}'))
+            failed = (await stream.reported("a", "failed")).failed
+            broken.unlink()
+            stream.offer(offer("b", 2, action="tell", input=b'{"who":"Bob"}'))
+            await stream.reported("b", "succeeded")
+    finally:
+        broken.unlink(missing_ok=True)
+
+    assert (failed.kind, failed.retryable, failed.may_have_happened) == ("PROCESS_NOT_STARTED", True, False)
+    assert "ConnectionRefusedError: the database is down" in failed.message
+
+
+async def test_process_that_died_at_rest_costs_no_attempt(stub: Stub, agent: Agent) -> None:
+    async with serving(agent, stub.address):
+        stream = await stub.stream()
+        stream.offer(offer("a", 1, action="tell", input=b'{"who":"Ada"}'))
+        pid = told(await stream.reported("a", "succeeded"))["pid"]
+        os.kill(pid, signal.SIGKILL)
+        stream.offer(offer("b", 2, action="tell", input=b'{"who":"Bob"}'))
+        other = told(await stream.reported("b", "succeeded"))
+
+    assert other["pid"] != pid
+    assert stream.events("b") == ["succeeded"]
+
+
+async def test_process_that_writes_rubbish_is_ended(stub: Stub, agent: Agent) -> None:
+    """What it did is not known."""
+    async with serving(agent, stub.address):
+        stream = await stub.stream()
+        stream.offer(offer("a", 1, action="write-rubbish"))
+        unknown = (await stream.reported("a", "unknown")).unknown
+
+    assert unknown.kind == "PROCESS_DIED"
+
+
+async def test_lost_lease_ends_the_process_and_not_the_agent(agent: Agent, tmp_path: Path) -> None:
+    """A thread that does not stop takes the agent with it; a process does not."""
+    stub = new_stub()
+    await stub.start()
+    path = tmp_path / "hold"
+    async with serving(agent, stub.address) as task:
+        stream = await stub.stream()
+        stream.offer(offer("a", 1, action="hold", input=as_json(path=str(path)), idempotent=False))
+        pid = await begun(path)
+        stub.acknowledges = stub.welcomes = False
+        await until(lambda: not alive(pid))
+        stub.acknowledges = stub.welcomes = True
+        await until(lambda: any("stopped" in one.events("a") for one in stub.streams))
+        serves_on = not task.done()
+    await stub.stop()
+
+    assert serves_on
+
+
+async def test_process_ends_with_its_agent_whatever_it_does(stub: Stub, tmp_path: Path) -> None:
+    """Killed with -9, the agent can do nothing; the process holds the interpreter, so it cannot either."""
+    paths = {"hold": tmp_path / "hold", "spin": tmp_path / "spin"}
+    async with running(*worker(stub, target="tests.agents.isolated")) as process:
+        await ready(process)
+        stream = await stub.stream()
+        stream.offer(*(offer(name, 1, action=name, input=as_json(path=str(path))) for name, path in paths.items()))
+        pids = [await begun(path) for path in paths.values()]
+        process.kill()
+        await until(lambda: not any(alive(pid) for pid in pids))
+
+
+async def test_signal_to_the_whole_group_is_the_agents_to_judge(stub: Stub, agent: Agent, tmp_path: Path) -> None:
+    """A service manager signals every process of a service; what runs may still finish its time."""
+    path = tmp_path / "beat"
+    async with serving(agent, stub.address):
+        stream = await stub.stream()
+        stream.offer(offer("a", 1, action="tell", input=b'{"who":"Ada"}'))
+        pid = told(await stream.reported("a", "succeeded"))["pid"]
+        stream.offer(offer("b", 2, action="beat", input=as_json(path=str(path))))
+        await stream.reported("b", "progress")
+        os.kill(pid, signal.SIGTERM)
+        os.kill(pid, signal.SIGINT)
+        path.touch()
+        await stream.reported("b", "succeeded")
+
+    assert stream.events("b")[-1] == "succeeded"
+
+
+async def test_drain_stops_a_process(stub: Stub, tmp_path: Path) -> None:
+    path = tmp_path / "hold"
+    async with running(*worker(stub, "--drain-timeout", "0.2", target="tests.agents.isolated")) as process:
+        await ready(process)
+        stream = await stub.stream()
+        stream.offer(offer("a", 1, action="hold", input=as_json(path=str(path))))
+        pid = await begun(path)
+        process.terminate()
+        code, _ = await ended(process)
+
+    assert code == 0
+    assert (await stream.reported("a", "stopped")).stopped.draining
+    assert not alive(pid)
+
+
+SCRIPT = """
+from stepward.agents import Agent
+
+agent = Agent(drain_timeout_seconds=1.0)
+
+@agent.action(process=True)
+def work() -> str:
+    return __name__
+
+{guard}agent.run([__import__("sys").argv[1]])
+"""
+
+
+@pytest.mark.parametrize("module", [False, True])
+async def test_script_is_imported_by_its_name(stub: Stub, tmp_path: Path, module: bool) -> None:
+    """`python thumbs.py` and `python -m thumbs`: the process imports what others would."""
+    (tmp_path / "thumbs.py").write_text(SCRIPT.format(guard='if __name__ == "__main__":\n    '))
+    stream = await script(stub, tmp_path, *(("-m", "thumbs") if module else (str(tmp_path / "thumbs.py"),)))
+
+    assert (await stream.reported("a", "succeeded")).succeeded.output.data == b'"thumbs"'
+
+
+async def test_script_without_a_guard_is_told_what_to_do(stub: Stub, tmp_path: Path) -> None:
+    """Else each process would start an agent that starts processes."""
+    (tmp_path / "thumbs.py").write_text(SCRIPT.format(guard=""))
+    stream = await script(stub, tmp_path, str(tmp_path / "thumbs.py"))
+    failed = (await stream.reported("a", "failed")).failed
+
+    assert failed.kind == "PROCESS_NOT_STARTED"
+    assert "start it below: if __name__ == '__main__':" in failed.message
+
+
+async def script(stub: Stub, folder: Path, *arguments: str) -> StubStream:
+    """One attempt of an agent that is a script."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *arguments, stub.address, cwd=folder, stdout=PIPE, stderr=PIPE
+    )
+    try:
+        stream = await stub.stream()
+        stream.offer(offer("a", 1, action="work"))
+        await until(lambda: bool(set(stream.events("a")) & {"succeeded", "failed"}))
+        process.terminate()
+        await asyncio.wait_for(process.communicate(), BOUND_S)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
+    return stream
+
+
+def replaced() -> None:
+    """What another decorator has put in the place of the handler."""
+
+
+@pytest.mark.parametrize(
+    ("shadowed", "says"),
+    [(False, "is not there; make it a function of its module"), (True, "let the decorator of the agent stand above")],
+)
+async def test_handler_that_a_process_would_not_find_is_refused_before_it_serves(
+    monkeypatch: pytest.MonkeyPatch, shadowed: bool, says: str
+) -> None:
+    def local() -> None: ...
+
+    function = isolated.beside if shadowed else local
+    monkeypatch.setattr(isolated, "beside", replaced)
+    lost = Agent()
+    lost.action("a", process=True)(function)
+
+    with pytest.raises(ActionError, match=says):
+        await lost.serve(["localhost:1"])
+
+
+async def test_async_handler_in_a_process_is_refused() -> None:
+    async def handler() -> None: ...
+
+    with pytest.raises(ActionError, match="must be a plain function"):
+        Action("a", handler, process=True)
+
+
+@pytest.mark.parametrize("size", [handler_frames.OUTPUT_BYTES_MAX, handler_frames.OUTPUT_BYTES_MAX + 1])
+async def test_output_has_a_bound_before_it_travels(stub: Stub, agent: Agent, size: int) -> None:
+    """The cluster's own bound is far lower, and judged by the agent; this one keeps frames finite."""
+    async with serving(agent, stub.address):
+        stream = await stub.stream()
+        stream.offer(offer("a", 1, action="give", input=as_json(size=size)))
+        failed = (await stream.reported("a", "failed")).failed
+
+    bound = 262_144 if size == handler_frames.OUTPUT_BYTES_MAX else handler_frames.OUTPUT_BYTES_MAX
+    assert failed.kind == "RESULT_TOO_LARGE"
+    assert f"has {size} bytes; at most {bound} can be kept" in failed.message
+
+
+@pytest.mark.parametrize("size", [1, 7, 1_000])
+def test_frames_come_out_as_they_went_in(size: int) -> None:
+    """However the bytes are cut."""
+    sent = [
+        handler_frames.Began(),
+        handler_frames.Said(b'{"percent":1}'),
+        handler_frames.Ended(outcomes.Succeeded(b"\x00\xff", outcomes.BYTES)),
+        handler_frames.Ended(outcomes.Failed("Full", "no seat", retry_after_ms=5)),
+        handler_frames.Ended(outcomes.Unknown("Timeout", "no answer")),
+        handler_frames.Ended(outcomes.Stopped()),
+    ]
+    encoded = [msgspec.msgpack.encode(one) for one in sent]
+    stream = b"".join(len(one).to_bytes(4, "big") + one for one in encoded)
+    frames: handler_frames.Frames[handler_frames.FromHandler] = handler_frames.Frames(handler_frames.FromHandler)
+    came = [one for at in range(0, len(stream), size) for one in frames.take(stream[at : at + size])]
+
+    assert came == sent
+
+
+@pytest.mark.parametrize("length", [handler_frames.FRAME_BYTES_MAX, handler_frames.FRAME_BYTES_MAX + 1])
+def test_frame_has_a_bound(length: int) -> None:
+    frames: handler_frames.Frames[handler_frames.FromHandler] = handler_frames.Frames(handler_frames.FromHandler)
+    head = length.to_bytes(4, "big")
+    if length > handler_frames.FRAME_BYTES_MAX:
+        with pytest.raises(handler_frames.FrameError, match=f"a frame of {length} bytes"):
+            list(frames.take(head))
+    else:
+        assert list(frames.take(head)) == []
