@@ -19,7 +19,13 @@ LIMITS = Limits()
 
 
 def fingerprint(input: bytes = b"{}", encoding: str = "", **changed: Any) -> bytes:
-    asked: dict[str, Any] = {"namespace": "n", "definition_name": "d", "definition_version": 0, "labels": {}}
+    asked: dict[str, Any] = {
+        "namespace": "n",
+        "definition_name": "d",
+        "definition_version": 0,
+        "labels": {},
+        "deadline_ms": 0,
+    }
     return submission_fingerprint(**{**asked, **changed}, input=Payload(input, encoding), limits=LIMITS)
 
 
@@ -93,6 +99,7 @@ def test_other_input(one: bytes, other: bytes) -> None:
         {"definition_name": "e"},
         {"definition_version": 1},
         {"labels": {"a": "b"}},
+        {"deadline_ms": 1},
         # Where one field ends and the next begins matters.
         {"namespace": "nd", "definition_name": ""},
         {"input": b"{} ", "encoding": "x"},
@@ -121,7 +128,7 @@ def test_fingerprint_stays() -> None:
     """It is stored with a key, so a later release must give the same one, or count its form up."""
     assert (
         fingerprint(b'{"b": 1.0, "a": ["x", null, true]}', labels={"k": "v"}).hex()
-        == "dfcff32de76256a10a7c9a21be0cce5f80da6600109589f4057e0157751c69ee"
+        == "8f46bf57b4fd10bb59482b6363298c9d1c3de8d79debab10e2692d27a6850e13"
     )
 
 

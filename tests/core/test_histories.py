@@ -42,8 +42,10 @@ from stepward.server.core.rows import (
     Effect,
     EventType,
     JobState,
+    OnDeadline,
     OnUnknown,
     Payload,
+    RetrySpec,
     StartMode,
     StepState,
 )
@@ -75,10 +77,14 @@ def make_definition(rng: random.Random) -> DefinitionBody:
             effect=rng.choice([Effect.IDEMPOTENT] * 3 + [Effect.NON_IDEMPOTENT]),
             start=rng.choice(list(StartMode)),
             on_unknown=rng.choice(list(OnUnknown)),
+            retry=RetrySpec(attempts_max=3, time_ms_max=rng.choice([0, 0, 0, 20_000])),
+            heartbeat_ms=rng.choice([0, 0, 2_000]),
+            schedule_to_close_ms=rng.choice([0, 0, 0, 15_000]),
         )
         for i in range(count)
     )
-    return DefinitionBody("graph", steps, b"", b"")
+    deadline_ms, on_deadline = rng.choice([0, 0, 30_000]), rng.choice(list(OnDeadline))
+    return DefinitionBody("graph", steps, b"", b"", deadline_ms, on_deadline)
 
 
 class History:
@@ -203,7 +209,7 @@ class History:
             Unknown("TimedOut", "after sending"),
             Declined(rng.random() < 0.5),
             Stopped(rng.random() < 0.5),
-            ProgressMade(Payload(b"1")),
+            ProgressMade(rng.choice([None, Payload(b"1")])),
         ]
         return rng.choice(events)
 

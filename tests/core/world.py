@@ -180,11 +180,30 @@ def step_spec(
     start: StartMode = StartMode.ON_OFFER,
     on_unknown: OnUnknown = OnUnknown.ESCALATE,
     retry: RetrySpec | None = None,
+    heartbeat_ms: int = 0,
+    schedule_to_close_ms: int = 0,
 ) -> StepSpec:
-    """A step on queue "q" with an action of its own name; its undo is "undo-" and that name."""
+    """A step on queue "q" with an action of its own name; its undo is "undo-" and that name. All have equal bounds."""
     retry = retry or RetrySpec(attempts_max=3)
-    undo_spec = UndoSpec(f"undo-{id_}", "q", retry, 10_000, DAY_MS) if undo else None
-    return StepSpec(id_, id_, "q", needs, dependents, b"", retry, 10_000, DAY_MS, effect, start, on_unknown, undo_spec)
+    bounds = (heartbeat_ms, schedule_to_close_ms)
+    return StepSpec(
+        id=id_,
+        action=id_,
+        queue="q",
+        needs=needs,
+        dependents=dependents,
+        input=b"",
+        retry=retry,
+        start_to_close_ms=10_000,
+        queue_ms=DAY_MS,
+        effect=effect,
+        start=start,
+        on_unknown=on_unknown,
+        undo=UndoSpec(f"undo-{id_}", "q", retry, 10_000, DAY_MS, *bounds) if undo else None,
+        verify=None,
+        heartbeat_ms=heartbeat_ms,
+        schedule_to_close_ms=schedule_to_close_ms,
+    )
 
 
 def actions_of(body: DefinitionBody) -> tuple[str, ...]:

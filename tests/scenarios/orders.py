@@ -31,7 +31,7 @@ from stepward.server.core.commands import (
 )
 from stepward.server.core.definition import compile_definition
 from stepward.server.core.definition_source import DefinitionSource, RetrySource, StepSource, TimeoutsSource, UndoSource
-from stepward.server.core.rows import DefinitionBody, Effect, OnUnknown, Payload, StartMode
+from stepward.server.core.rows import DefinitionBody, Effect, OnDeadline, OnUnknown, Payload, StartMode
 from stepward.server.core.sessions import held_digest
 from tests.core.world import actions_of
 from tests.scenarios.blocks import Line, TranscriptError
@@ -73,7 +73,13 @@ def order(transcript: Transcript, verb: str, line: Line) -> AnyCommand:
 def define(line: Line, limits: Limits) -> ApplyDefinition | tuple[Violation, ...]:
     """A definition, or the rules that it breaks."""
     steps = tuple(_step(inner) for inner in line.inner)
-    source = DefinitionSource(line.word(), steps, line.take("output", ""))
+    source = DefinitionSource(
+        line.word(),
+        steps,
+        line.take("output", ""),
+        deadline_ms=_maybe(line, "deadline"),
+        on_deadline=_member(line, "on_deadline", OnDeadline),
+    )
     body = compile_definition(source, limits, b"")
     return body if isinstance(body, tuple) else ApplyDefinition(NAMESPACE, definition_hash(body), body)
 
@@ -85,8 +91,14 @@ def _step(line: Line) -> StepSource:
         factor=float(line.take("factor", "2")),
         cap_ms=line.number("cap", 60_000),
         non_retryable_kinds=line.names("kinds"),
+        time_ms_max=_maybe(line, "time_max"),
     )
-    timeouts = TimeoutsSource(line.number("start_to_close", 600_000), line.number("queue_timeout", 86_400_000))
+    timeouts = TimeoutsSource(
+        start_to_close_ms=_maybe(line, "start_to_close"),
+        queue_ms=_maybe(line, "queue_timeout"),
+        heartbeat_ms=_maybe(line, "heartbeat"),
+        schedule_to_close_ms=_maybe(line, "schedule_to_close"),
+    )
     undo = line.take("undo", "")
     step = StepSource(
         id=line.word(),
@@ -105,6 +117,11 @@ def _step(line: Line) -> StepSource:
     return step
 
 
+def _maybe(line: Line, name: str) -> int | None:
+    """A field that is a number, or None when it is left out."""
+    return line.number(name) if name in line.fields else None
+
+
 def _member(line: Line, name: str, type_: type[E]) -> int:
     """A field that names a member of an enum; 0 when it is left out."""
     value = line.take(name, "")
@@ -114,17 +131,18 @@ def _member(line: Line, name: str, type_: type[E]) -> int:
 def _submit(transcript: Transcript, line: Line) -> SubmitJob:
     transcript.job_id = line.word()
     namespace, name, version = line.take("namespace", NAMESPACE), line.take("definition"), line.number("version", 0)
-    given = Payload(line.take("input", "{}").encode())
+    given, deadline_ms = Payload(line.take("input", "{}").encode()), line.number("deadline", 0)
     fingerprint = submission_fingerprint(
         namespace=namespace,
         definition_name=name,
         definition_version=version,
         input=given,
         labels={},
+        deadline_ms=deadline_ms,
         limits=transcript.world.limits,
     )
     key, caller = line.take("key", ""), line.take("caller", "")
-    return SubmitJob(transcript.job_id, namespace, name, version, given, key, {}, caller, fingerprint)
+    return SubmitJob(transcript.job_id, namespace, name, version, given, key, {}, caller, fingerprint, deadline_ms)
 
 
 def _session(transcript: Transcript, line: Line) -> AnyCommand:
@@ -242,6 +260,8 @@ def _event(line: Line) -> AttemptEvent:
             return Stopped(draining=outcome == "drained")
         case "progress":
             return ProgressMade(Payload(line.take("details", "null").encode()))
+        case "alive":
+            return ProgressMade(None)
         case _:
             msg = f"there is no outcome {outcome!r}: {line.text}"
             raise TranscriptError(msg)

@@ -43,6 +43,7 @@ def _job(transcript: Transcript, job_id: str) -> list[str]:
     told = [f"{job_id}: {view.progress.state.name}"]
     told += [f"  output {_payload(view.output)}"] if view.output is not None else []
     told += [f"  failure {_failure(view.failure)}"] if view.failure is not None else []
+    told += [f"  deadline at log {view.progress.deadline_log_ms}"] if view.progress.deadline_log_ms else []
     told += [f"  remaining {', '.join(view.remaining)}"] if view.remaining else []
     return told + [
         f"  {each.spec.id}: {'PENDING' if each.step is None else each.step.state.name}" for each in view.steps
@@ -71,7 +72,11 @@ def _history(transcript: Transcript, job_id: str) -> list[str]:
 
 def _step(transcript: Transcript, job_id: str, step_id: str) -> list[str]:
     """The row of a step, without what is as it always is."""
-    step = transcript.step(job_id, step_id)
+    step, due_for, ends_log_ms = transcript.step(job_id, step_id), "", 0
+    view = views.job_view(transcript.world.reader, job_id, transcript.world.limits, with_steps=True)
+    for each in () if view is None else view.steps:
+        if each.spec.id == step_id:
+            due_for, ends_log_ms = each.due_for, each.schedule_ends_log_ms
     facts = {
         "attempts": step.attempts,
         "lease_losses": step.lease_losses,
@@ -84,7 +89,9 @@ def _step(transcript: Transcript, job_id: str, step_id: str) -> list[str]:
     }
     told = [f"{name}={value}" for name, value in facts.items() if value]
     told += ["may have happened"] if step.maybe_done else []
-    told += [f"due at {step.timer_clock.name.lower()} {step.timer_at_ms}"] if step.timer_clock is not Clock.NONE else []
+    due = f"due at {step.timer_clock.name.lower()} {step.timer_at_ms}" + (f" ({due_for})" if due_for else "")
+    told += [due] if step.timer_clock is not Clock.NONE else []
+    told += [f"all attempts end at log {ends_log_ms}"] if ends_log_ms else []
     return [" ".join((f"{job_id} {step_id}: {step.state.name}", *told))]
 
 

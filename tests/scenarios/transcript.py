@@ -3,15 +3,17 @@
 Commands, each with `at=MS` to set all clocks first:
 
     limits session_ttl_ms=3000 ...             bounds of the rules, before everything else
-    define NAME [output=JSON]                  a definition; one indented line a step:
+    define NAME [output=JSON] [deadline=] [on_deadline=]
+                                               a definition; one indented line a step:
       STEP [needs=A,B] [action=] [queue=] [input=JSON] [undo=ACTION] [effect=] [start=] [on_unknown=]
-           [attempts= initial= factor= cap= kinds=A,B] [start_to_close=] [queue_timeout=]
-    submit JOB definition=NAME [version=] [input=JSON] [key=] [caller=] [namespace=]
+           [attempts= initial= factor= cap= kinds=A,B time_max=]
+           [start_to_close=] [queue_timeout=] [heartbeat=] [schedule_to_close=]
+    submit JOB definition=NAME [version=] [input=JSON] [key=] [caller=] [namespace=] [deadline=]
     session open AGENT actions=A,B|* [slots=] [queue=] [namespace=] [calls=GENERATION]
     session renew AGENT [generation=] [holding=all|none|JOB/STEP/TOKEN,...] [by=stream|call]
     session close|drain AGENT [generation=]
     report step=STEP outcome=OUTCOME [job=] [token=] [agent=] [output=JSON] [kind=] [message=] [retry_after=]
-        outcomes: accepted started success failure fatal unknown refused handed_back stopped drained progress
+        outcomes: accepted started success failure fatal unknown refused handed_back stopped drained progress alive
     cancel [job=] [reason=] [actor=]
     retry step=STEP [job=] [reason=] [actor=]
     skip step=STEP [job=] [output=JSON] [undone=yes] [reason=] [actor=]

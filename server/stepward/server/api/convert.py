@@ -54,8 +54,8 @@ def failure(value: rows.Failure) -> common_pb2.Failure:
     return common_pb2.Failure(kind=value.kind, message=value.message, step_id=value.step_id, retryable=value.retryable)
 
 
-def job(view: JobView, head: Head | None = None) -> job_pb2.Job:
-    """A job, outwards. `head` turns timers into instants; it may be absent when the view has no steps."""
+def job(view: JobView, head: Head) -> job_pb2.Job:
+    """A job, outwards. `head` turns timers into instants."""
     row, progress = view.job, view.progress
     message = job_pb2.Job(
         job_id=view.job_id,
@@ -78,9 +78,9 @@ def job(view: JobView, head: Head | None = None) -> job_pb2.Job:
         message.output.CopyFrom(payload(view.output))
     if view.failure is not None:
         message.failure.CopyFrom(failure(view.failure))
-    if view.steps:
-        assert head is not None
-        message.steps.extend(_step(view, step, head) for step in view.steps)
+    if progress.deadline_log_ms:
+        message.deadline_at.CopyFrom(timestamp(views.wall_ms(head, Clock.LOG, progress.deadline_log_ms)))
+    message.steps.extend(_step(view, step, head) for step in view.steps)
     return message
 
 
@@ -122,6 +122,7 @@ def _step(view: JobView, step: StepView, head: Head) -> job_pb2.JobStep:
     if row is None:
         return message
     message.attempts = row.attempts
+    message.generation = row.generation
     message.lease_losses = row.lease_losses
     message.token = row.token
     message.session_id = row.session_id
@@ -129,6 +130,8 @@ def _step(view: JobView, step: StepView, head: Head) -> job_pb2.JobStep:
     message.updated_at.CopyFrom(timestamp(row.updated_wall_ms))
     if row.failure is not None:
         message.failure.CopyFrom(failure(row.failure))
+    if step.schedule_ends_log_ms:
+        message.schedule_ends_at.CopyFrom(timestamp(views.wall_ms(head, Clock.LOG, step.schedule_ends_log_ms)))
     if row.timer_clock is not Clock.NONE:
         message.due_at.CopyFrom(timestamp(views.wall_ms(head, row.timer_clock, row.timer_at_ms)))
     return message
@@ -158,6 +161,7 @@ def offer(view: OfferView) -> agent_service_pb2.Offer:
         undo=view.undo,
         definition_name=view.definition_name,
         last_progress=None if view.last_progress is None else payload(view.last_progress),
+        heartbeat_timeout=duration(view.heartbeat_ms) if view.heartbeat_ms else None,
     )
 
 
@@ -241,18 +245,18 @@ def _event(attempt: agent_service_pb2.AttemptReport, limits: Limits) -> AttemptE
         case "stopped":
             return commands.Stopped(attempt.stopped.draining)
         case "progress":
-            return _progress(attempt.progress.details, limits)
+            return _progress(attempt.progress, limits)
         case None:
             return None
         case never:
             assert_never(never)
 
 
-def _progress(details: common_pb2.Payload, limits: Limits) -> AttemptEvent | None:
-    """Progress that is too large is dropped: it is a hint, and never changes what becomes of the attempt."""
-    if len(details.data) > limits.progress_bytes_max:
-        return None
-    return commands.ProgressMade(_payload(details))
+def _progress(progress: agent_service_pb2.Progress, limits: Limits) -> AttemptEvent:
+    """A sign of life. Details that are too large are dropped: they are a hint, and what was said before stays."""
+    if not progress.HasField("details") or len(progress.details.data) > limits.progress_bytes_max:
+        return commands.ProgressMade(None)
+    return commands.ProgressMade(_payload(progress.details))
 
 
 def _payload(message: common_pb2.Payload) -> rows.Payload:

@@ -132,7 +132,7 @@ class _Page:
             self._scanned += 1
             if met.job is not None:
                 view, rows_read = views.listed_job(reader, met.job_id, met.job, self._limits)
-                job = convert.job(view)
+                job = convert.job(view, reader.head())
                 self.jobs.append(job)
                 self._scanned += rows_read
                 self._size_bytes += job.ByteSize()

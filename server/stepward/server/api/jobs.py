@@ -197,6 +197,7 @@ class JobService:
         namespace = job.namespace or convert.DEFAULT_NAMESPACE
         payload = Payload(job.input.data, job.input.encoding)
         labels = dict(job.labels)
+        deadline_ms = convert.duration_ms(job.deadline) if job.HasField("deadline") else 0
         fingerprint = b""
         if job.idempotency_key:
             fingerprint = canonical.submission_fingerprint(
@@ -205,6 +206,7 @@ class JobService:
                 definition_version=job.definition_version,
                 input=payload,
                 labels=labels,
+                deadline_ms=deadline_ms,
                 limits=self._limits,
             )
         return SubmitJob(
@@ -217,6 +219,7 @@ class JobService:
             labels=labels,
             caller_id=job.caller_id,
             fingerprint=fingerprint,
+            deadline_ms=deadline_ms,
         )
 
 

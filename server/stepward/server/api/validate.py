@@ -46,6 +46,8 @@ def submission(job: job_service_pb2.JobSubmission, limits: Limits, path: str) ->
     found += text(f"{path}.caller_id", job.caller_id, limits.name_chars_max)
     if job.labels:
         found += labels(f"{path}.labels", job.labels, limits)
+    if job.HasField("deadline"):
+        found += duration(f"{path}.deadline", job.deadline, limits, least_ms=1)
     too_large = payload_size(f"{path}.input", job.input, limits)
     found += too_large or payload(f"{path}.input", job.input, limits)
     if not found:
@@ -166,10 +168,10 @@ def between(field: str, value: int, least: int, most: int, unit: str = "") -> tu
     return (Violation(field, f"{said}; it must be between {least} and {most}"),)
 
 
-def duration(field: str, value: Duration, limits: Limits) -> tuple[Violation, ...]:
+def duration(field: str, value: Duration, limits: Limits, *, least_ms: int = 0) -> tuple[Violation, ...]:
     """A duration that is not negative and not absurd."""
     ms = value.seconds * 1_000 + value.nanos // 1_000_000
-    return between(field, ms, 0, limits.duration_ms_max, "ms")
+    return between(field, ms, least_ms, limits.duration_ms_max, "ms")
 
 
 def timestamp(field: str, value: Timestamp) -> tuple[Violation, ...]:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from stepward.server.core import inputs, keys, rows, spreads, states
-from stepward.server.core.batch import NO_TIMER
+from stepward.server.core import inputs, keys, rows, schedules, spreads, states
+from stepward.server.core.batch import NO_TIMER, TimerAt
 from stepward.server.core.mapping import MappingError
-from stepward.server.core.rows import EventType, Failure, JobState, StepState
+from stepward.server.core.rows import Clock, EventType, Failure, JobState, StepState
 
 if TYPE_CHECKING:
     from stepward.server.core.batch import Batch
@@ -62,8 +62,11 @@ def make_ready(batch: Batch, job_id: str, ordinal: int, step: Step, phase: Phase
     order = batch.moment.sequence
     batch.draft.put(keys.ready(_lane(batch, job_id, ordinal, phase), order, job_id, ordinal), rows.Ready(phase.undo))
     batch.event(job_id, phase.became_ready, ordinal=ordinal)
-    timer = batch.log_in(batch.policy(job_id, ordinal, phase).queue_ms)
-    return batch.move(job_id, ordinal, step, phase.ready, timer, ready_order=order)
+    log_ms = batch.moment.log_ms
+    first_log_ms = log_ms if step.ready_log_ms < 0 else step.ready_log_ms
+    bound = schedules.waiting(batch.policy(job_id, ordinal, phase), first_log_ms=first_log_ms, ready_log_ms=log_ms)
+    timer = TimerAt(Clock.LOG, bound.at_log_ms)
+    return batch.move(job_id, ordinal, step, phase.ready, timer, ready_order=order, ready_log_ms=first_log_ms)
 
 
 def unready(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:

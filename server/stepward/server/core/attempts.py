@@ -8,13 +8,16 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from stepward.server.core import advance, compensation, keys, leases, policies, rows, states
+from msgspec.structs import replace
+
+from stepward.server.core import advance, compensation, keys, leases, policies, rows, schedules, states
 from stepward.server.core.batch import NO_TIMER, TimerAt
 from stepward.server.core.rows import CancelReason, Clock, Effect, EventType, Failure, Lingering, OnUnknown, StepState
+from stepward.server.core.schedules import What
 
 if TYPE_CHECKING:
     from stepward.server.core.batch import Batch
-    from stepward.server.core.rows import RetrySpec, Step
+    from stepward.server.core.rows import Step
     from stepward.server.core.states import Phase
 
 
@@ -41,8 +44,12 @@ def end(
         _unsettle(batch, job_id, ordinal, step)
         return
     if _may_retry(batch, job_id, ordinal, step, how, failure):
-        _wait_for_retry(batch, job_id, ordinal, step, retry_after_ms)
-        return
+        wait_ms = _wait_ms(batch, job_id, ordinal, step, retry_after_ms)
+        too_late = _too_late(batch, job_id, ordinal, step, wait_ms)
+        if not too_late:
+            _wait_for_retry(batch, job_id, ordinal, step, wait_ms)
+            return
+        failure = replace(failure, message=f"{failure.message}; {too_late}" if failure.message else too_late)
     _give_up(batch, job_id, ordinal, step, how, failure)
 
 
@@ -71,9 +78,14 @@ def _close(batch: Batch, job_id: str, ordinal: int, step: Step, how: End, failur
         End.LOST: phase.attempt_lost,
         End.UNKNOWN: phase.attempt_unknown,
     }[how]
-    detail = f"{failure.kind}: {failure.message}" if failure.message else failure.kind
     batch.event(
-        job_id, type_, ordinal=ordinal, attempt=number, token=step.token, session_id=step.session_id, detail=detail
+        job_id,
+        type_,
+        ordinal=ordinal,
+        attempt=number,
+        token=step.token,
+        session_id=step.session_id,
+        detail=_described(failure),
     )
     return batch.keep(
         job_id,
@@ -98,6 +110,10 @@ def let_go(batch: Batch, job_id: str, ordinal: int, step: Step, why: CancelReaso
     batch.draft.put(key, rows.Assignment(assignment.undo, assignment.start, assignment.offered_led_ms, why))
     lingering = _linger(batch, step, Lingering(step.session_id, step.token))
     return batch.keep(job_id, ordinal, step, lingering=lingering, maybe_done=True)
+
+
+def _described(failure: Failure) -> str:
+    return f"{failure.kind}: {failure.message}" if failure.message else failure.kind
 
 
 def fence_of(batch: Batch, session_id: str) -> int:
@@ -137,13 +153,26 @@ def _repeating_is_harmless(batch: Batch, job_id: str, ordinal: int, phase: Phase
     return phase.undo or batch.spec(job_id, ordinal).effect is Effect.IDEMPOTENT
 
 
-def _wait_for_retry(batch: Batch, job_id: str, ordinal: int, step: Step, retry_after_ms: int | None) -> None:
-    phase = states.phase(step.state)
-    retry: RetrySpec = batch.policy(job_id, ordinal, phase).retry
-    # A lost offer used no attempt, yet it waits like the first one.
-    wait_ms = policies.retry_delay_ms(max(1, step.attempts), retry, batch.rng)
+def _wait_ms(batch: Batch, job_id: str, ordinal: int, step: Step, retry_after_ms: int | None) -> int:
+    """How long to wait for the next attempt: what the agent asked for, or what the policy draws."""
     if retry_after_ms is not None:
-        wait_ms = min(retry_after_ms, batch.limits.duration_ms_max)
+        return min(retry_after_ms, batch.limits.duration_ms_max)
+    # A lost offer used no attempt, yet it waits like the first one.
+    retry = batch.policy(job_id, ordinal, states.phase(step.state)).retry
+    return policies.retry_delay_ms(max(1, step.attempts), retry, batch.rng)
+
+
+def _too_late(batch: Batch, job_id: str, ordinal: int, step: Step, wait_ms: int) -> str:
+    """Why it is of no use to wait so long for another attempt, as the end of a sentence; empty when it is of use."""
+    bound = schedules.no_start_from(batch.policy(job_id, ordinal, states.phase(step.state)), step)
+    if bound is None or batch.moment.log_ms + wait_ms < bound.at_log_ms:
+        return ""
+    left_ms = max(0, bound.at_log_ms - batch.moment.log_ms)
+    return f"not tried again: the wait would be {wait_ms} ms, and its {bound.what.value} is over in {left_ms} ms"
+
+
+def _wait_for_retry(batch: Batch, job_id: str, ordinal: int, step: Step, wait_ms: int) -> None:
+    phase = states.phase(step.state)
     batch.move(job_id, ordinal, step, phase.retry_wait, batch.log_in(wait_ms))
     batch.event(job_id, phase.retry_scheduled, ordinal=ordinal, attempt=step.attempts + 1, due_in_ms=wait_ms)
 
@@ -165,7 +194,7 @@ def _give_up(batch: Batch, job_id: str, ordinal: int, step: Step, how: End, fail
         compensation.undo_failed(batch, job_id, ordinal, step, failure)
     elif poison:
         compensation.escalate(batch, job_id, ordinal, step, failure)
-    elif how in (End.LOST, End.UNKNOWN) or (how is not End.FAILED and not harmless and failure.retryable):
+    elif how in (End.LOST, End.UNKNOWN) or (not harmless and _nobody_knows(how, failure)):
         unknown = batch.move(job_id, ordinal, step, StepState.OUTCOME_UNKNOWN, NO_TIMER, failure=failure)
         batch.event(job_id, EventType.StepOutcomeUnknown, ordinal=ordinal, detail=failure.kind)
         if spec.on_unknown is OnUnknown.COMPENSATE:
@@ -173,9 +202,46 @@ def _give_up(batch: Batch, job_id: str, ordinal: int, step: Step, how: End, fail
         else:
             compensation.escalate(batch, job_id, ordinal, unknown, failure)
     else:
-        failed = batch.move(job_id, ordinal, step, StepState.FAILED, NO_TIMER, failure=failure)
-        batch.event(job_id, EventType.StepFailed, ordinal=ordinal, detail=failure.kind)
-        compensation.step_failed(batch, job_id, ordinal, failed)
+        _fail(batch, job_id, ordinal, step, failure)
+
+
+def _nobody_knows(how: End, failure: Failure) -> bool:
+    """Whether a last attempt may or may not have happened. A failure that is final because of what it gave is known."""
+    return how is End.TIMED_OUT or (how is End.BROKEN and failure.retryable)
+
+
+def _fail(batch: Batch, job_id: str, ordinal: int, step: Step, failure: Failure) -> None:
+    failed = batch.move(job_id, ordinal, step, StepState.FAILED, NO_TIMER, failure=failure)
+    batch.event(job_id, EventType.StepFailed, ordinal=ordinal, detail=_described(failure))
+    compensation.step_failed(batch, job_id, ordinal, failed)
+
+
+def out_of_time(batch: Batch, job_id: str, ordinal: int, step: Step, what: What) -> None:
+    """A step that no agent holds has waited for as long as it may. That is no attempt, and is never retried."""
+    phase = states.phase(step.state)
+    if step.state is phase.ready:
+        advance.unready(batch, job_id, ordinal, step)
+    policy = batch.policy(job_id, ordinal, phase)
+    failure = schedules.failure(policy, what, batch.spec(job_id, ordinal).id)
+    if what is What.RETRY_TIME and step.failure is not None:
+        # Why it needed another attempt says more than that there was no time for one.
+        text = f"not tried again within the {what.value} of {policy.retry.time_ms_max} ms"
+        said = step.failure.message
+        failure = replace(step.failure, message=f"{said}; {text}" if said else text, retryable=False)
+    if phase.undo:
+        compensation.undo_failed(batch, job_id, ordinal, step, failure)
+    else:
+        _fail(batch, job_id, ordinal, step, failure)
+
+
+def ready_again(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
+    """Put a step back to where agents are given work from, if there is time left for an attempt."""
+    phase = states.phase(step.state)
+    bound = schedules.no_start_from(batch.policy(job_id, ordinal, phase), step)
+    if bound is None or batch.moment.log_ms < bound.at_log_ms:
+        advance.make_ready(batch, job_id, ordinal, step, phase)
+    else:
+        out_of_time(batch, job_id, ordinal, step, bound.what)
 
 
 def _unsettle(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
@@ -199,11 +265,14 @@ def never_started(batch: Batch, job_id: str, ordinal: int, *, cancelled: bool) -
         _unsettle(batch, job_id, ordinal, step)
         return
     session = batch.draft.read(keys.session(step.session_id), rows.Session)
-    if cancelled or session is None or session.draining:
-        advance.make_ready(batch, job_id, ordinal, step, phase)
+    bound = schedules.no_start_from(batch.policy(job_id, ordinal, phase), step)
+    left_ms = batch.limits.duration_ms_max if bound is None else bound.at_log_ms - batch.moment.log_ms
+    if cancelled or session is None or session.draining or left_ms <= 0:
+        ready_again(batch, job_id, ordinal, step)
     else:
         # An agent that refuses while it goes on taking work would be offered the same step again and again.
-        _wait_for_retry(batch, job_id, ordinal, step, None)
+        wait_ms = min(_wait_ms(batch, job_id, ordinal, step, None), left_ms)
+        _wait_for_retry(batch, job_id, ordinal, step, wait_ms)
 
 
 def stopped(batch: Batch, job_id: str, ordinal: int, *, draining: bool) -> None:
@@ -230,7 +299,7 @@ def stopped(batch: Batch, job_id: str, ordinal: int, *, draining: bool) -> None:
     )
     used = step.attempts - (step.state is phase.running)
     step = batch.keep(job_id, ordinal, step, attempts=used, maybe_done=True, failure=failure)
-    advance.make_ready(batch, job_id, ordinal, step, phase)
+    ready_again(batch, job_id, ordinal, step)
 
 
 def try_again(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
@@ -242,7 +311,7 @@ def try_again(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
     # An undo may be repeated, but not beside an attempt that still acts: what it undoes could come back.
     at_once = not phase.undo and _repeating_is_harmless(batch, job_id, ordinal, phase)
     if at_once or leases.is_clear(step, led_ms=batch.moment.led_ms):
-        advance.make_ready(batch, job_id, ordinal, step, phase)
+        ready_again(batch, job_id, ordinal, step)
         return
     batch.move(job_id, ordinal, step, step.state, clear_at(batch, step))
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from stepward.server.core.draft import Draft
     from stepward.server.core.limits import Limits
     from stepward.server.core.ordinals import Places
-    from stepward.server.core.rows import DefinitionBody, JobState, Progress, Step, StepSpec, StepState, UndoSpec
+    from stepward.server.core.rows import DefinitionBody, JobState, Progress, Step, StepSpec, StepState
+    from stepward.server.core.schedules import Policy
     from stepward.server.core.states import Phase
 
 
@@ -73,7 +74,7 @@ class Batch:
         """A step as the definition has it."""
         return self.body(job_id).steps[ordinal]
 
-    def policy(self, job_id: str, ordinal: int, phase: Phase) -> StepSpec | UndoSpec:
+    def policy(self, job_id: str, ordinal: int, phase: Phase) -> Policy:
         """Where action, queue, timeouts and retries of a direction are written."""
         spec = self.spec(job_id, ordinal)
         if not phase.undo:
@@ -104,6 +105,8 @@ class Batch:
         after = replace(progress, revision=moment.sequence, updated_wall_ms=moment.wall_ms, **changes)
         if after.state is not progress.state:
             self.list_job(job_id, self.job(job_id).namespace, progress.state, after.state)
+            if after.state in rows.JOB_STATES_FINAL and after.deadline_log_ms and not after.deadline_passed:
+                self.draft.delete(keys.deadline_timer(after.deadline_log_ms, job_id))
         self.draft.put(keys.progress(job_id), after)
         return after
 

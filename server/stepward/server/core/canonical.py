@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from stepward.server.core.rows import DefinitionBody, Payload
 
 # Raised when the form changes, so that a fingerprint never equals one of another form by accident.
-FINGERPRINT_FORM: Final = 1
+FINGERPRINT_FORM: Final = 2
 # An exponent of more digits is compared as written: no such number means anything, and sums of such exponents cost
 # more than a submission may.
 EXPONENT_DIGITS_MAX: Final = 1_000
@@ -52,9 +52,10 @@ def submission_fingerprint(
     definition_version: int,
     input: Payload,
     labels: dict[str, str],
+    deadline_ms: int,
     limits: Limits,
 ) -> bytes:
-    """SHA-256 of what a submission asks for, with the version as it was asked for (0: the newest).
+    """SHA-256 of what a submission asks for, with version and deadline as asked for (0: the newest; the definition's).
 
     JSON inputs are equal when their values are: whitespace, the order of members, escapes and the way in which a
     number is written do not matter. Other inputs, and text that only claims to be JSON, are equal when their bytes are.
@@ -66,6 +67,7 @@ def submission_fingerprint(
         definition_version,
         _canonical_input(input, limits),
         sorted(labels.items()),
+        deadline_ms,
     )
     return sha256(_encode(asked)).digest()
 

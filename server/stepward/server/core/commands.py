@@ -17,7 +17,10 @@ class Command(Struct, frozen=True):
 
 
 class SubmitJob(Command, frozen=True):
-    """Store a job and start it. `job_id` was drawn by the gateway; a known key answers with the first job instead."""
+    """Store a job and start it. `job_id` was drawn by the gateway; a known key answers with the first job instead.
+
+    `deadline_ms` 0: the definition's.
+    """
 
     job_id: str
     namespace: str
@@ -28,6 +31,7 @@ class SubmitJob(Command, frozen=True):
     labels: dict[str, str]
     caller_id: str
     fingerprint: bytes
+    deadline_ms: int = 0
 
 
 class CancelJob(Command, frozen=True):
@@ -166,9 +170,9 @@ class Stopped(Struct, frozen=True):
 
 
 class ProgressMade(Struct, frozen=True):
-    """How far the attempt is."""
+    """A sign of life. `details` None: nothing new about how far the attempt is."""
 
-    details: Payload
+    details: Payload | None
 
 
 AttemptEvent = Accepted | Started | Succeeded | Failed | Unknown | Declined | Stopped | ProgressMade

@@ -256,7 +256,7 @@ def start_undo(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
     if batch.draft.get(keys.step_progress(job_id, ordinal)) is not None:
         # What the action said of its progress is nothing that its undo could go on from.
         batch.draft.delete(keys.step_progress(job_id, ordinal))
-    step = batch.keep(job_id, ordinal, step, attempts=0, lease_losses=0)
+    step = batch.keep(job_id, ordinal, step, attempts=0, lease_losses=0, ready_log_ms=-1)
     if leases.is_clear(step, led_ms=batch.moment.led_ms):
         advance.make_ready(batch, job_id, ordinal, step, states.UNDO)
     else:

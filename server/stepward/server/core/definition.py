@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Final
 from stepward.server.core import definition_rules
 from stepward.server.core.definition_source import (
     QUEUE_DEFAULT,
-    QUEUE_MS_DEFAULT,
-    START_TO_CLOSE_MS_DEFAULT,
-    either,
     retry_spec,
+    timeouts_spec,
 )
 from stepward.server.core.rows import (
     DefinitionBody,
@@ -63,7 +61,7 @@ def compile_definition(
 
 def _step(step: StepSource, needs: tuple[int, ...], dependents: tuple[int, ...]) -> StepSpec:
     effect = Effect(step.effect or Effect.IDEMPOTENT)
-    queue = step.queue or QUEUE_DEFAULT
+    queue, timeouts = step.queue or QUEUE_DEFAULT, timeouts_spec(step.timeouts)
     return StepSpec(
         id=step.id,
         action=step.action or step.id,
@@ -72,15 +70,15 @@ def _step(step: StepSource, needs: tuple[int, ...], dependents: tuple[int, ...])
         dependents=dependents,
         input=step.input.strip(JSON_SPACES).encode(),
         retry=retry_spec(step.retry),
-        start_to_close_ms=either(step.timeouts.start_to_close_ms, START_TO_CLOSE_MS_DEFAULT),
-        queue_ms=either(step.timeouts.queue_ms, QUEUE_MS_DEFAULT),
+        start_to_close_ms=timeouts.start_to_close_ms,
+        queue_ms=timeouts.queue_ms,
         effect=effect,
         start=StartMode(step.start or _start_default(effect, step)),
         on_unknown=OnUnknown(step.on_unknown or OnUnknown.ESCALATE),
         undo=None if step.undo is None else _undo(step.undo, queue),
         verify=None if step.verify is None else _verify(step.verify, queue),
-        heartbeat_ms=step.timeouts.heartbeat_ms or 0,
-        schedule_to_close_ms=step.timeouts.schedule_to_close_ms or 0,
+        heartbeat_ms=timeouts.heartbeat_ms,
+        schedule_to_close_ms=timeouts.schedule_to_close_ms,
     )
 
 
@@ -91,25 +89,27 @@ def _start_default(effect: Effect, step: StepSource) -> StartMode:
 
 
 def _undo(undo: UndoSource, step_queue: str) -> UndoSpec:
+    timeouts = timeouts_spec(undo.timeouts)
     return UndoSpec(
         action=undo.action,
         queue=undo.queue or step_queue,
         retry=retry_spec(undo.retry),
-        start_to_close_ms=either(undo.timeouts.start_to_close_ms, START_TO_CLOSE_MS_DEFAULT),
-        queue_ms=either(undo.timeouts.queue_ms, QUEUE_MS_DEFAULT),
-        heartbeat_ms=undo.timeouts.heartbeat_ms or 0,
-        schedule_to_close_ms=undo.timeouts.schedule_to_close_ms or 0,
+        start_to_close_ms=timeouts.start_to_close_ms,
+        queue_ms=timeouts.queue_ms,
+        heartbeat_ms=timeouts.heartbeat_ms,
+        schedule_to_close_ms=timeouts.schedule_to_close_ms,
         effect=Effect(undo.effect or Effect.IDEMPOTENT),
     )
 
 
 def _verify(verify: VerifySource, step_queue: str) -> VerifySpec:
+    timeouts = timeouts_spec(verify.timeouts)
     return VerifySpec(
         action=verify.action,
         queue=verify.queue or step_queue,
         retry=retry_spec(verify.retry),
-        start_to_close_ms=either(verify.timeouts.start_to_close_ms, START_TO_CLOSE_MS_DEFAULT),
-        queue_ms=either(verify.timeouts.queue_ms, QUEUE_MS_DEFAULT),
-        heartbeat_ms=verify.timeouts.heartbeat_ms or 0,
-        schedule_to_close_ms=verify.timeouts.schedule_to_close_ms or 0,
+        start_to_close_ms=timeouts.start_to_close_ms,
+        queue_ms=timeouts.queue_ms,
+        heartbeat_ms=timeouts.heartbeat_ms,
+        schedule_to_close_ms=timeouts.schedule_to_close_ms,
     )

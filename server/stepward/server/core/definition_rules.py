@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
 from stepward.server.core import graph
-from stepward.server.core.definition_source import either, retry_spec
+from stepward.server.core.definition_source import either, retry_spec, timeouts_spec
 from stepward.server.core.json_text import quoted
 from stepward.server.core.rejections import Violation
 from stepward.server.core.rows import Effect, OnDeadline, OnUnknown, StartMode
@@ -112,7 +112,7 @@ class _Rules:
                 self.name(f"{field}.{optional}", name)
         self._needs(f"{field}.needs", at, step)
         self._retry(f"{field}.retry", step.retry)
-        self._timeouts(f"{field}.timeouts", step.timeouts)
+        self._timeouts(field, step.timeouts, step.retry)
         self._enum(f"{field}.effect", step.effect, Effect)
         self._enum(f"{field}.start", step.start, StartMode)
         self._enum(f"{field}.on_unknown", step.on_unknown, OnUnknown)
@@ -126,7 +126,7 @@ class _Rules:
         if undo.queue:
             self.name(f"{field}.queue", undo.queue)
         self._retry(f"{field}.retry", undo.retry)
-        self._timeouts(f"{field}.timeouts", undo.timeouts)
+        self._timeouts(field, undo.timeouts, undo.retry)
         self._enum(f"{field}.effect", undo.effect, Effect)
 
     def _verify(self, field: str, verify: VerifySource) -> None:
@@ -134,7 +134,7 @@ class _Rules:
         if verify.queue:
             self.name(f"{field}.queue", verify.queue)
         self._retry(f"{field}.retry", verify.retry)
-        self._timeouts(f"{field}.timeouts", verify.timeouts)
+        self._timeouts(field, verify.timeouts, verify.retry)
 
     def _needs(self, field: str, at: int, step: StepSource) -> None:
         if len(step.needs) > self._limits.needs_max:
@@ -203,12 +203,25 @@ class _Rules:
             if not 1 <= len(kind) <= chars_max:
                 self.broken(f"{field}[{index}]", f"{_value(kind)} has {len(kind)} characters; 1 to {chars_max}")
 
-    def _timeouts(self, field: str, timeouts: TimeoutsSource) -> None:
-        longest_ms = self._limits.duration_ms_max
+    def _timeouts(self, owner: str, timeouts: TimeoutsSource, retry: RetrySource) -> None:
+        """The bounds one by one, then what no longer one may exceed: it would never be reached."""
+        longest_ms, field = self._limits.duration_ms_max, f"{owner}.timeouts"
         self._within(f"{field}.start_to_close", either(timeouts.start_to_close_ms, 1), 1, longest_ms, " ms")
         self._within(f"{field}.queue", either(timeouts.queue_ms, 1), 1, longest_ms, " ms")
         self._within(f"{field}.heartbeat", either(timeouts.heartbeat_ms, 1), 1, longest_ms, " ms")
         self._within(f"{field}.schedule_to_close", either(timeouts.schedule_to_close_ms, 1), 1, longest_ms, " ms")
+        filled = timeouts_spec(timeouts)
+        default = " (the default)" if timeouts.start_to_close_ms is None else ""
+        self._at_most(f"{field}.heartbeat", timeouts.heartbeat_ms, "start_to_close", filled.start_to_close_ms, default)
+        over_all = timeouts.schedule_to_close_ms
+        if over_all is not None:
+            for name, value_ms in (("start_to_close", timeouts.start_to_close_ms), ("queue", timeouts.queue_ms)):
+                self._at_most(f"{field}.{name}", value_ms, "schedule_to_close", over_all)
+            self._at_most(f"{owner}.retry.time_max", retry.time_ms_max, "timeouts.schedule_to_close", over_all)
+
+    def _at_most(self, field: str, value_ms: int | None, other: str, bound_ms: int, default: str = "") -> None:
+        if value_ms is not None and bound_ms < value_ms <= self._limits.duration_ms_max:
+            self.broken(field, f"it is {value_ms} ms; it must be at most {other}, {bound_ms} ms{default}")
 
     def _within(self, field: str, value: int, lowest: int, highest: int, unit: str) -> None:
         if not lowest <= value <= highest:

@@ -5,7 +5,7 @@ The structs mirror the public messages. What was left out is None, 0 or ""; dura
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
@@ -93,6 +93,27 @@ def retry_spec(retry: RetrySource) -> RetrySpec:
         cap_ms=either(retry.cap_ms, RETRY_DEFAULT.cap_ms),
         non_retryable_kinds=tuple(sorted(set(retry.non_retryable_kinds))),
         time_ms_max=retry.time_ms_max or 0,
+    )
+
+
+class TimeoutsSpec(NamedTuple):
+    """Timeouts with their defaults filled in; 0: none."""
+
+    start_to_close_ms: int
+    queue_ms: int
+    heartbeat_ms: int
+    schedule_to_close_ms: int
+
+
+def timeouts_spec(timeouts: TimeoutsSource) -> TimeoutsSpec:
+    """Timeouts with their defaults filled in. A default never exceeds the bound over all attempts."""
+    over_all = timeouts.schedule_to_close_ms
+    longest_ms = START_TO_CLOSE_MS_DEFAULT + QUEUE_MS_DEFAULT if over_all is None else over_all
+    return TimeoutsSpec(
+        start_to_close_ms=either(timeouts.start_to_close_ms, min(START_TO_CLOSE_MS_DEFAULT, longest_ms)),
+        queue_ms=either(timeouts.queue_ms, min(QUEUE_MS_DEFAULT, longest_ms)),
+        heartbeat_ms=timeouts.heartbeat_ms or 0,
+        schedule_to_close_ms=over_all or 0,
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stepward.server.core import compensation, keys, leases, rows, states, wide_jobs
+from stepward.server.core import compensation, keys, leases, rows, schedules, states, wide_jobs
 from stepward.server.core.rows import JOB_STATES_FINAL, Clock, JobState, StepState
 from stepward.server.core.states import Mover
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from stepward.server.core.reader import Reader
-    from stepward.server.core.rows import DefinitionBody, Progress, Step
+    from stepward.server.core.rows import DefinitionBody, Progress, Step, StepSpec
 
 _READY = (StepState.READY, StepState.UNDO_READY)
 
@@ -42,8 +42,14 @@ def _job_violations(reader: Reader, job_id: str, led_ms: int) -> Iterator[str]:
         yield f"job {job_id}: {text}"
     if reader.get(keys.job_index(job.namespace, progress.state, job_id)) is None:
         yield f"job {job_id}: no index row for {progress.state.name}"
+    waits = progress.deadline_log_ms > 0 and not progress.deadline_passed and progress.state not in JOB_STATES_FINAL
+    if waits != (reader.get(keys.deadline_timer(progress.deadline_log_ms, job_id)) is not None):
+        yield f"job {job_id}: its deadline {'has no timer' if waits else 'does not wait, but has a timer'}"
     for ordinal, step in steps.items():
-        for text in _step_violations(reader, job_id, ordinal, step, progress):
+        for text in (
+            *_step_violations(reader, job_id, ordinal, step, progress),
+            *_bound_violations(body.steps[ordinal], step),
+        ):
             yield f"job {job_id} step {body.steps[ordinal].id} {step.state.name}: {text}"
 
 
@@ -124,6 +130,19 @@ def _step_violations(reader: Reader, job_id: str, ordinal: int, step: Step, prog
         yield "it is undone and may be done"
 
 
+def _bound_violations(spec: StepSpec, step: Step) -> Iterator[str]:
+    """No attempt is waited for beyond the bound over all of them."""
+    phase = states.phase(step.state)
+    policy = spec.undo if phase.undo else spec
+    if policy is None or step.state not in (phase.ready, phase.running, phase.retry_wait):
+        return
+    ends_log_ms = schedules.ends_log_ms(policy, step)
+    if step.timer_clock is Clock.LOG and 0 < ends_log_ms < step.timer_at_ms:
+        yield f"its timer is at {step.timer_at_ms}, but all its attempts end at {ends_log_ms}"
+    if step.state is not phase.retry_wait and step.ready_log_ms < 0:
+        yield "it became ready at no time"
+
+
 def _index_violations(reader: Reader, jobs: set[str]) -> Iterator[str]:
     """No index row without what it points at."""
     for key in reader.scan(keys.READY):
@@ -146,6 +165,10 @@ def _index_violations(reader: Reader, jobs: set[str]) -> Iterator[str]:
                 spread = reader.get(keys.SPREAD + subject)
                 if not isinstance(spread, rows.Spread) or spread.timer_at_led_ms != at_ms:
                     yield f"timer row at {at_ms} of a spread that has another timer: {subject!r}"
+            elif kind == keys.TIMER_DEADLINE:
+                progress = reader.get(keys.progress(subject.decode()))
+                if not isinstance(progress, rows.Progress) or progress.deadline_log_ms != at_ms:
+                    yield f"timer row at {at_ms} of a job that has another deadline: {subject.decode()}"
             elif reader.get(keys.session(subject.decode())) is None:
                 yield f"timer row of session {subject.decode()}, which is not open"
     if reader.count(keys.JOB_INDEX) != len(jobs):

@@ -74,6 +74,7 @@ TIMER_STEP: Final = b"s"
 TIMER_SESSION: Final = b"e"
 TIMER_PASS: Final = b"p"
 TIMER_SPREAD: Final = b"f"
+TIMER_DEADLINE: Final = b"d"
 
 
 def encode_row(row: Row) -> bytes:
@@ -195,6 +196,11 @@ def pass_timer(at_led_ms: int, job_id: str) -> bytes:
 def spread_timer(at_led_ms: int, job_id: str, ordinal: int) -> bytes:
     """Key of the `rows.Timer` of a spread."""
     return timers(rows.Clock.LED) + at_led_ms.to_bytes(8, "big") + TIMER_SPREAD + subject(job_id, ordinal)
+
+
+def deadline_timer(at_log_ms: int, job_id: str) -> bytes:
+    """Key of the `rows.Timer` of a job's deadline."""
+    return timers(rows.Clock.LOG) + at_log_ms.to_bytes(8, "big") + TIMER_DEADLINE + job_id.encode()
 
 
 def parse_timer(key: bytes) -> tuple[int, bytes, bytes]:

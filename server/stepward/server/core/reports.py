@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, assert_never
 
 from msgspec.structs import replace
 
-from stepward.server.core import advance, attempts, compensation, json_text, keys, rows, states
+from stepward.server.core import advance, attempts, compensation, json_text, keys, rows, schedules, states
 from stepward.server.core.attempts import End
-from stepward.server.core.batch import NO_TIMER
+from stepward.server.core.batch import NO_TIMER, TimerAt
 from stepward.server.core.commands import (
     Accepted,
     AttemptRef,
@@ -28,7 +28,7 @@ from stepward.server.core.commands import (
     Succeeded,
     Unknown,
 )
-from stepward.server.core.rows import CancelReason, EventType, Failure, StartMode, StepState
+from stepward.server.core.rows import CancelReason, Clock, EventType, Failure, StartMode, StepState
 
 if TYPE_CHECKING:
     from stepward.server.core.batch import Batch
@@ -178,11 +178,22 @@ def _current(
         case Stopped(draining=draining):
             attempts.stopped(batch, job_id, ordinal, draining=draining)
         case ProgressMade(details=details):
-            batch.draft.put(keys.step_progress(job_id, ordinal), rows.StepProgress(details))
-            batch.touch(job_id)
+            _progressed(batch, job_id, ordinal, step, details)
         case _:
             assert_never(event)
     return RECORDED, ""
+
+
+def _progressed(batch: Batch, job_id: str, ordinal: int, step: Step, details: rows.Payload | None) -> None:
+    """A sign of life, perhaps with something that the next attempt may go on from. It moves no timer."""
+    if details is None and not batch.policy(job_id, ordinal, states.phase(step.state)).heartbeat_ms:
+        return
+    key = keys.step_progress(job_id, ordinal)
+    before = batch.draft.read(key, rows.StepProgress)
+    kept = details if details is not None or before is None else before.payload
+    batch.draft.put(key, rows.StepProgress(kept, batch.moment.log_ms))
+    if details is not None:
+        batch.touch(job_id)
 
 
 def _note_want_of_room(batch: Batch, step: Step) -> None:
@@ -204,6 +215,11 @@ def _accepted(batch: Batch, job_id: str, ordinal: int, step: Step, assignment: A
     if unwanted and step.state not in (StepState.RUNNING, StepState.UNDO_RUNNING):
         attempts.never_started(batch, job_id, ordinal, cancelled=True)
         return CANCELLED, "the job is ending without this step; do not start"
+    phase = states.phase(step.state)
+    bound = schedules.no_start_from(batch.policy(job_id, ordinal, phase), step)
+    if step.state is phase.offered and bound is not None and bound.at_log_ms <= batch.moment.log_ms:
+        attempts.never_started(batch, job_id, ordinal, cancelled=True)
+        return CANCELLED, f"no attempt of this step may start any more: the {bound.what.value} is over; do not start"
     if assignment.start is StartMode.ON_ACCEPT:
         started(batch, job_id, ordinal, step)
     return RECORDED, ""
@@ -215,8 +231,10 @@ def started(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
     if step.state is not phase.offered:
         return
     number = step.attempts + 1
-    close_ms = batch.policy(job_id, ordinal, phase).start_to_close_ms
-    batch.move(job_id, ordinal, step, phase.running, batch.log_in(close_ms), attempts=number)
+    log_ms = batch.moment.log_ms
+    step = batch.keep(job_id, ordinal, step, started_log_ms=log_ms)
+    bound = schedules.working(batch.policy(job_id, ordinal, phase), step, heard_log_ms=0)
+    batch.move(job_id, ordinal, step, phase.running, TimerAt(Clock.LOG, bound.at_log_ms), attempts=number)
     batch.event(
         job_id,
         phase.started,
@@ -224,7 +242,7 @@ def started(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
         attempt=number,
         token=step.token,
         session_id=step.session_id,
-        due_in_ms=close_ms,
+        due_in_ms=max(0, bound.at_log_ms - log_ms),
     )
 
 

@@ -222,7 +222,7 @@ class DefinitionHead(Row, frozen=True):
 
 
 class Job(Row, frozen=True):
-    """What a job was submitted with (`J`); never changes."""
+    """What a job was submitted with (`J`); never changes. `deadline_ms` 0: none."""
 
     namespace: str
     definition_name: str
@@ -233,6 +233,7 @@ class Job(Row, frozen=True):
     labels: dict[str, str]
     caller_id: str
     submitted_wall_ms: int
+    deadline_ms: int = 0
 
 
 class Progress(Row, frozen=True):
@@ -241,6 +242,7 @@ class Progress(Row, frozen=True):
     `steps_open` counts steps that have not succeeded; `settling` counts forward steps of a job under compensation
     that may still act; `undo_open` counts steps whose undo has not ended (0 before the undo phase), and `remaining`
     those whose undo has ended and that remain done all the same; `waiting` counts steps that wait for a person.
+    `deadline_log_ms` 0: none.
     """
 
     state: JobState
@@ -255,6 +257,8 @@ class Progress(Row, frozen=True):
     failure: Failure | None = None
     waiting: int = 0
     remaining: int = 0
+    deadline_log_ms: int = 0
+    deadline_passed: bool = False
 
 
 class Lingering(Value, frozen=True):
@@ -273,7 +277,8 @@ class Lingering(Value, frozen=True):
 class Step(Row, frozen=True):
     """A step that has become ready at least once (`S`).
 
-    `attempts` and `lease_losses` belong to the action, or to its undo once that has begun. `timer_clock` and
+    `attempts` and `lease_losses` belong to the action, or to its undo once that has begun, and so does `ready_log_ms`,
+    when it first became ready (-1: it has not yet); its bounds over all attempts count from there. `timer_clock` and
     `timer_at_ms` name the step's one timer row. `ready_order` finds its row in the ready index. `fence_at_led_ms` is
     the instant until which an attempt that nobody confirmed stopped may still act.
     """
@@ -293,6 +298,8 @@ class Step(Row, frozen=True):
     fence_at_led_ms: int = 0
     lingering: tuple[Lingering, ...] = ()
     failure: Failure | None = None
+    ready_log_ms: int = -1
+    started_log_ms: int = 0
 
 
 class Output(Row, frozen=True):
@@ -303,9 +310,13 @@ class Output(Row, frozen=True):
 
 
 class StepProgress(Row, frozen=True):
-    """What an attempt said last about how far it is (`G`)."""
+    """What an attempt said last about how far it is, and when it last gave a sign of life (`G`).
 
-    payload: Payload
+    `payload` is what the newest attempt that said something said; the next one may go on from there.
+    """
+
+    payload: Payload | None
+    heard_log_ms: int = 0
 
 
 class Join(Row, frozen=True):

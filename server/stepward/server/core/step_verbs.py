@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stepward.server.core import advance, attempts, compensation, keys, rows, states
+from stepward.server.core import advance, attempts, compensation, deadlines, keys, rows, states
 from stepward.server.core.batch import NO_TIMER
 from stepward.server.core.commands import VerbDone
 from stepward.server.core.rejections import Reason, Refused, refuse
@@ -40,6 +40,7 @@ def retry_step(batch: Batch, command: RetryStep) -> VerbDone:
         attempts.try_again(batch, job_id, ordinal, step)
     elif step.state is StepState.ESCALATED:
         _retry_requested(batch, command, ordinal, undo=False)
+        deadlines.renew(batch, job_id)
         _rerun(batch, job_id, ordinal, step)
         compensation.no_longer_waits(batch, job_id)
     elif step.state in (StepState.UNDO_FAILED, StepState.UNDO_OUTCOME_UNKNOWN):
@@ -57,7 +58,7 @@ def _retry_requested(batch: Batch, command: RetryStep, ordinal: int, *, undo: bo
 
 
 def _rerun(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
-    """Give a step all its attempts again.
+    """Give a step all its attempts again, and all its time.
 
     Under its old key, since an attempt that may have happened must be found by the next one; only when surely none
     has happened is it a new generation with a key of its own.
@@ -70,6 +71,7 @@ def _rerun(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
         batch.log_in(0),
         attempts=0,
         lease_losses=0,
+        ready_log_ms=-1,
         generation=step.generation + (not step.maybe_done),
     )
     attempts.try_again(batch, job_id, ordinal, step)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stepward.server.core import keys, rows, spreads
+from stepward.server.core import deadlines, keys, rows, spreads
 from stepward.server.core.commands import DefinitionApplied, JobSubmitted
 from stepward.server.core.rejections import Reason, refuse
 from stepward.server.core.rows import EventType, JobState
@@ -35,10 +35,11 @@ def submit_job(batch: Batch, command: SubmitJob) -> JobSubmitted:
         labels=command.labels,
         caller_id=command.caller_id,
         submitted_wall_ms=moment.wall_ms,
+        deadline_ms=command.deadline_ms or body.deadline_ms,
     )
     draft.put(keys.job(command.job_id), job)
     progress = rows.Progress(JobState.RUNNING, moment.sequence, moment.wall_ms, steps_open=len(body.steps))
-    draft.put(keys.progress(command.job_id), progress)
+    draft.put(keys.progress(command.job_id), deadlines.begin(batch, command.job_id, job, progress))
     batch.list_job(command.job_id, command.namespace, None, JobState.RUNNING)
     if command.idempotency_key:
         key_row = rows.IdempotencyKey(command.job_id, command.fingerprint)

@@ -11,11 +11,24 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from stepward.server.core import advance, attempts, compensation, keys, leases, passes, rows, sessions, spreads, states
+from stepward.server.core import (
+    attempts,
+    compensation,
+    deadlines,
+    keys,
+    leases,
+    passes,
+    rows,
+    schedules,
+    sessions,
+    spreads,
+    states,
+)
 from stepward.server.core.attempts import End
-from stepward.server.core.batch import NO_TIMER
+from stepward.server.core.batch import TimerAt
 from stepward.server.core.commands import Swept
-from stepward.server.core.rows import CancelReason, Clock, EventType, Failure, Lingering, StartMode, StepState
+from stepward.server.core.rows import CancelReason, Clock, Failure, Lingering, StartMode, StepState
+from stepward.server.core.schedules import What
 
 if TYPE_CHECKING:
     from stepward.server.core.batch import Batch
@@ -97,6 +110,9 @@ def _judge(batch: Batch, key: bytes, assignments_max: int) -> None:
     if kind == keys.TIMER_SPREAD:
         spreads.go_on(batch, *keys.parse_subject(subject))
         return
+    if kind == keys.TIMER_DEADLINE:
+        deadlines.passed(batch, subject.decode())
+        return
     job_id, ordinal = keys.parse_subject(subject)
     step = batch.step(job_id, ordinal)
     assert step is not None
@@ -107,36 +123,43 @@ def _judge(batch: Batch, key: bytes, assignments_max: int) -> None:
 def _judge_step(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
     match step.state:
         case StepState.READY | StepState.UNDO_READY:
-            _queue_timed_out(batch, job_id, ordinal, step)
+            _waited_too_long(batch, job_id, ordinal, step)
         case StepState.OFFERED | StepState.UNDO_OFFERED:
             _offer_unanswered(batch, job_id, ordinal, step)
         case StepState.RUNNING | StepState.UNDO_RUNNING:
-            close_ms = batch.policy(job_id, ordinal, states.phase(step.state)).start_to_close_ms
-            text = f"no outcome within {close_ms} ms of its start"
-            failure = Failure("START_TO_CLOSE_TIMEOUT", text, batch.spec(job_id, ordinal).id)
-            attempts.end(batch, job_id, ordinal, End.TIMED_OUT, failure)
+            _worked_too_long(batch, job_id, ordinal, step)
         case StepState.RETRY_WAIT | StepState.UNDO_RETRY_WAIT:
             attempts.try_again(batch, job_id, ordinal, step)
         case _:
             compensation.settle(batch, job_id, ordinal)
 
 
-def _queue_timed_out(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
-    """Nobody took a ready step in time. That is not an attempt, and is never retried."""
+def _waited_too_long(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
+    """Nobody took a ready step in time: its timer stands at the earliest of the bounds that tell how long that is."""
     phase = states.phase(step.state)
     if not phase.undo and compensation.is_stopping(batch.progress(job_id)):
         compensation.stop_early(batch, job_id, ordinal, step)
         return
     policy = batch.policy(job_id, ordinal, phase)
-    advance.unready(batch, job_id, ordinal, step)
-    text = f"no agent on queue {policy.queue!r} took action {policy.action!r} within {policy.queue_ms} ms"
-    failure = Failure("QUEUE_TIMEOUT", text, batch.spec(job_id, ordinal).id, retryable=False)
-    if phase.undo:
-        compensation.undo_failed(batch, job_id, ordinal, step, failure)
+    no_start = schedules.no_start_from(policy, step)
+    starts_no_more = no_start is not None and no_start.at_log_ms <= step.timer_at_ms
+    what = no_start.what if no_start is not None and starts_no_more else What.QUEUE
+    attempts.out_of_time(batch, job_id, ordinal, step, what)
+
+
+def _worked_too_long(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
+    """A started attempt has reached the end of its time, unless it gave a sign of life since its timer was set.
+
+    Signs of life do not move the timer, which would cost two rows each; it is set again here.
+    """
+    policy = batch.policy(job_id, ordinal, states.phase(step.state))
+    said = batch.draft.read(keys.step_progress(job_id, ordinal), rows.StepProgress)
+    bound = schedules.working(policy, step, heard_log_ms=0 if said is None else said.heard_log_ms)
+    if bound.at_log_ms > batch.moment.log_ms:
+        batch.move(job_id, ordinal, step, step.state, TimerAt(Clock.LOG, bound.at_log_ms))
         return
-    failed = batch.move(job_id, ordinal, step, StepState.FAILED, NO_TIMER, failure=failure)
-    batch.event(job_id, EventType.StepFailed, ordinal=ordinal, detail=f"{failure.kind}: {text}")
-    compensation.step_failed(batch, job_id, ordinal, failed)
+    failure = schedules.failure(policy, bound.what, batch.spec(job_id, ordinal).id)
+    attempts.end(batch, job_id, ordinal, End.TIMED_OUT, failure)
 
 
 def _offer_unanswered(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
@@ -151,6 +174,11 @@ def _offer_unanswered(batch: Batch, job_id: str, ordinal: int, step: Step) -> No
     phase = states.phase(step.state)
     if assignment.start is StartMode.ON_ACCEPT:
         attempts.never_started(batch, job_id, ordinal, cancelled=True)
+        return
+    policy = batch.policy(job_id, ordinal, phase)
+    if 0 < schedules.ends_log_ms(policy, step) <= batch.moment.log_ms:
+        failure = schedules.failure(policy, What.SCHEDULE_TO_CLOSE, batch.spec(job_id, ordinal).id)
+        attempts.end(batch, job_id, ordinal, End.TIMED_OUT, failure)
         return
     type_ = phase.offer_resent
     if assignment.cancel is not CancelReason.NONE or assignment.resends < batch.limits.resends_max:

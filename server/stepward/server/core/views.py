@@ -11,31 +11,21 @@ from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
 
-from stepward.server.core import keys, leases, rows
+from stepward.server.core import keys, leases, rows, schedules, states
 from stepward.server.core.commands import AttemptRef
 from stepward.server.core.compensation import needs_undo
 from stepward.server.core.inputs import job_output, step_input, undo_input
 from stepward.server.core.rows import Assignment, CancelReason, Clock, JobState, Payload, StepState
+from stepward.server.core.schedules import What
 
 if TYPE_CHECKING:
     from stepward.server.core.inputs import Rows
     from stepward.server.core.limits import Limits
     from stepward.server.core.reader import Reader
     from stepward.server.core.rows import Failure, Head, History, Job, Progress, Session, Step, StepSpec
+    from stepward.server.core.schedules import Policy
 
 R = TypeVar("R", bound=rows.Row)
-
-# What a step's timer is for, in the words of the public contract.
-_DUE_FOR = {
-    StepState.READY: "queue timeout",
-    StepState.OFFERED: "accept deadline",
-    StepState.RUNNING: "start-to-close timeout",
-    StepState.RETRY_WAIT: "retry",
-    StepState.UNDO_READY: "queue timeout",
-    StepState.UNDO_OFFERED: "accept deadline",
-    StepState.UNDO_RUNNING: "start-to-close timeout",
-    StepState.UNDO_RETRY_WAIT: "retry",
-}
 
 
 class StepView(Struct, frozen=True):
@@ -48,6 +38,7 @@ class StepView(Struct, frozen=True):
     progress: Payload | None = None
     due_for: str = ""
     lease_ends_led_ms: int = 0
+    schedule_ends_log_ms: int = 0
 
 
 class JobView(Struct, frozen=True):
@@ -72,6 +63,7 @@ class OfferView(Struct, frozen=True):
     idempotency_key: str
     start: rows.StartMode
     start_to_close_ms: int
+    heartbeat_ms: int
     idempotent: bool
     undo: bool
     definition_name: str
@@ -135,12 +127,9 @@ def _step_view(reader: Rows, job_id: str, ordinal: int, spec: StepSpec, step: St
     if step is None:
         return StepView(spec, None, spec.retry.attempts_max)
     undoing = step.state >= StepState.UNDO_READY
-    retry = spec.undo.retry if undoing and spec.undo is not None else spec.retry
     output = _read(reader, keys.output(job_id, ordinal), rows.Output)
     progress = _read(reader, keys.step_progress(job_id, ordinal), rows.StepProgress)
-    due_for = "" if step.timer_clock is Clock.NONE else _DUE_FOR.get(step.state, "fence")
-    if step.timer_clock is Clock.LED and step.state in (StepState.RETRY_WAIT, StepState.UNDO_RETRY_WAIT):
-        due_for = "fence"
+    policy = spec.undo if undoing and spec.undo is not None else spec
     ends_led_ms = 0
     if step.state in (StepState.OFFERED, StepState.RUNNING, StepState.UNDO_OFFERED, StepState.UNDO_RUNNING):
         session = _read(reader, keys.session(step.session_id), rows.Session)
@@ -148,12 +137,30 @@ def _step_view(reader: Rows, job_id: str, ordinal: int, spec: StepSpec, step: St
     return StepView(
         spec,
         step,
-        retry.attempts_max,
+        policy.retry.attempts_max,
         None if output is None else output.payload,
         None if progress is None else progress.payload,
-        due_for,
+        _due_for(step, policy, progress),
         ends_led_ms,
+        schedules.ends_log_ms(policy, step),
     )
+
+
+def _due_for(step: Step, policy: Policy, progress: rows.StepProgress | None) -> str:
+    """What the timer of a step is for, in the words of the public contract."""
+    phase = states.phase(step.state)
+    match step.timer_clock:
+        case Clock.NONE:
+            return ""
+        case Clock.LED:
+            return "accept deadline" if step.state is phase.offered else "fence"
+    if step.state is phase.running:
+        heard_log_ms = 0 if progress is None else progress.heard_log_ms
+        return schedules.working(policy, step, heard_log_ms=heard_log_ms).what.value
+    if step.state is phase.retry_wait:
+        return "retry"
+    ends_log_ms = schedules.ends_log_ms(policy, step)
+    return (What.SCHEDULE_TO_CLOSE if step.timer_at_ms == ends_log_ms else What.QUEUE).value
 
 
 def lease_ends_led_ms(session: Session, limits: Limits) -> int:
@@ -210,6 +217,7 @@ def offer_view(reader: Rows, key: bytes, assignment: Assignment, limits: Limits)
         idempotency_key=f"{job_id}/{spec.id}/{step.generation}" + ("/undo" if assignment.undo else ""),
         start=assignment.start,
         start_to_close_ms=policy.start_to_close_ms,
+        heartbeat_ms=policy.heartbeat_ms,
         idempotent=assignment.undo or spec.effect is rows.Effect.IDEMPOTENT,
         undo=assignment.undo,
         definition_name=job.definition_name,

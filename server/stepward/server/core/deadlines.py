@@ -1,0 +1,63 @@
+"""The deadline of a job: an instant of log time, fixed when the job was submitted, and what follows when it passes.
+
+It has a timer row of its own, which is there until the deadline has passed or the job has ended.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, assert_never
+
+from msgspec.structs import replace
+
+from stepward.server.core import advance, compensation, keys, rows
+from stepward.server.core.rows import EventType, Failure, OnDeadline
+
+if TYPE_CHECKING:
+    from stepward.server.core.batch import Batch
+    from stepward.server.core.rows import Job, Progress
+
+
+def begin(batch: Batch, job_id: str, job: Job, progress: Progress) -> Progress:
+    """Let the deadline of a job count from now. The caller puts the row that this gives."""
+    if not job.deadline_ms:
+        return progress
+    at_log_ms = batch.moment.log_ms + job.deadline_ms
+    batch.draft.put(keys.deadline_timer(at_log_ms, job_id), rows.Timer())
+    return replace(progress, deadline_log_ms=at_log_ms, deadline_passed=False)
+
+
+def renew(batch: Batch, job_id: str) -> None:
+    """Give a job all its time again, since a person had a part of it run again."""
+    progress = batch.progress(job_id)
+    if not progress.deadline_log_ms:
+        return
+    if not progress.deadline_passed:
+        batch.draft.delete(keys.deadline_timer(progress.deadline_log_ms, job_id))
+    job = batch.job(job_id)
+    batch.put_progress(job_id, begin(batch, job_id, job, progress))
+    batch.event(job_id, EventType.JobDeadlineRenewed, due_in_ms=job.deadline_ms)
+
+
+def passed(batch: Batch, job_id: str) -> None:
+    """The timer of a deadline is due. A job that is being undone already goes on with that."""
+    progress = batch.progress(job_id)
+    batch.draft.delete(keys.deadline_timer(progress.deadline_log_ms, job_id))
+    progress = batch.put_progress(job_id, progress, deadline_passed=True)
+    text = f"the job has not ended within its deadline of {batch.job(job_id).deadline_ms} ms"
+    batch.event(job_id, EventType.JobDeadlinePassed, detail=text)
+    if advance.goes_forward(progress):
+        on_deadline(batch, job_id, progress, Failure("JOB_DEADLINE", text, retryable=False))
+
+
+def on_deadline(batch: Batch, job_id: str, progress: Progress, failure: Failure) -> None:
+    """Do what the definition says of a job that goes forward beyond its deadline."""
+    match batch.body(job_id).on_deadline:
+        case OnDeadline.COMPENSATE:
+            compensation.begin(batch, job_id, batch.put_progress(job_id, progress, failure=failure))
+        case OnDeadline.CANCEL:
+            progress = batch.put_progress(job_id, progress, failure=failure, cancel_requested=True)
+            compensation.begin(batch, job_id, progress)
+        case OnDeadline.FAIL:
+            compensation.begin(batch, job_id, batch.put_progress(job_id, progress, failure=failure))
+        case never:
+            assert_never(never)
