@@ -10,6 +10,7 @@ import grpc
 import grpc.aio
 import pytest
 import pytest_asyncio
+from google.protobuf.duration_pb2 import Duration
 
 from stepward.server.core.limits import Limits
 from stepward.v1 import (
@@ -147,6 +148,9 @@ REFUSED = [
     pytest.param("job.labels", submission("echo", labels={str(n): "" for n in range(33)}), id="too-many-labels"),
     pytest.param('job.labels["k"]', submission("echo", labels={"k": "v" * 257}), id="label-too-long"),
     pytest.param('job.labels[""]', submission("echo", labels={"": "v"}), id="label-without-key"),
+    pytest.param("job.deadline", submission("echo", deadline=Duration()), id="deadline-of-nothing"),
+    pytest.param("job.deadline", submission("echo", deadline=Duration(seconds=-1)), id="deadline-before-now"),
+    pytest.param("job.deadline", submission("echo", deadline=Duration(seconds=366 * 86_400)), id="deadline-too-far"),
 ]
 
 
