@@ -313,5 +313,6 @@ def _end_job(batch: Batch, job_id: str) -> None:
         state, type_ = JobState.CANCELLED, EventType.JobCancelled
     else:
         state, type_ = JobState.COMPENSATED, EventType.JobCompensated
+    passes.end(batch, job_id)
     batch.put_progress(job_id, progress, state=state, ended_wall_ms=batch.moment.wall_ms)
     batch.event(job_id, type_)

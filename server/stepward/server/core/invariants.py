@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stepward.server.core import compensation, keys, leases, rows, schedules, states, wide_jobs
-from stepward.server.core.rows import JOB_STATES_FINAL, Clock, JobState, StepState
+from stepward.server.core.rows import JOB_STATES_FINAL, Clock, JobState, PassKind, StepState
 from stepward.server.core.states import Mover
 
 if TYPE_CHECKING:
@@ -71,7 +71,9 @@ def _progress_violations(
     if progress.waiting != len(waiting):
         yield f"waiting is {progress.waiting}, but {len(waiting)} steps wait for a person"
     goes_on = progress.state is JobState.RUNNING or (progress.state is JobState.COMPENSATING and progress.undoing)
-    if waiting and goes_on:
+    pass_ = reader.get(keys.job_pass(job_id))
+    retrying = isinstance(pass_, rows.Pass) and pass_.kind is PassKind.UNDO_RETRY
+    if waiting and goes_on and not retrying:
         yield f"{progress.state.name}, but {len(waiting)} steps wait for a person"
     if not progress.undoing and progress.steps_open != len(body.steps) - succeeded:
         yield f"steps_open is {progress.steps_open}, but {succeeded} of {len(body.steps)} succeeded or were skipped"

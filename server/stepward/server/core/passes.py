@@ -53,7 +53,8 @@ def _walk(kind: PassKind) -> Walk:
         case PassKind.UNDO_OPEN:
             return Walk(compensation.open_last)
         case PassKind.UNDO_RETRY:
-            return Walk(compensation.retry_undo)
+            # One of them may have failed again before the walk came to it.
+            return Walk(compensation.retry_undo, compensation.no_longer_waits)
         case _:
             assert_never(kind)
 
@@ -79,6 +80,13 @@ def under_way(batch: Batch, job_id: str) -> Pass | None:
     return batch.draft.read(keys.job_pass(job_id), rows.Pass)
 
 
+def end(batch: Batch, job_id: str) -> None:
+    """A job has ended: whatever step its walk has not come to has nothing left to undo."""
+    pass_ = under_way(batch, job_id)
+    if pass_ is not None:
+        _forget(batch, job_id, pass_)
+
+
 def reached(batch: Batch, job_id: str, ordinal: int) -> bool:
     """Whether a step has been visited by the pass that is under way. True when there is none."""
     pass_ = under_way(batch, job_id)
@@ -98,7 +106,8 @@ def _go_on(batch: Batch, job_id: str, pass_: Pass) -> None:
     found = list(islice(batch.draft.keys(keys.steps(job_id), after=after), slice_max + 1))
     for number, key in enumerate(found):
         if number == slice_max or (number and batch.full):
-            _wait(batch, job_id, replace(pass_, after=keys.parse_subject(found[number - 1][1:])[1]))
+            if batch.progress(job_id).state not in rows.JOB_STATES_FINAL:
+                _wait(batch, job_id, replace(pass_, after=keys.parse_subject(found[number - 1][1:])[1]))
             return
         walk.visit(batch, job_id, keys.parse_subject(key[1:])[1], batch.draft.require(key, rows.Step))
     if walk.ended is not None:
