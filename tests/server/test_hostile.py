@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
-from typing import Any
 
 import grpc
 import grpc.aio
@@ -39,57 +38,6 @@ async def stubs(tmp_path: Path) -> AsyncIterator[Stubs]:
         status = await stubs.cluster.GetStatus(cluster_service_pb2.GetStatusRequest(), timeout=S)
         assert status.shards[0].leader
         assert node.counters.call_failures == node.counters.rule_failures == node.counters.delivery_failures == 0
-
-
-UNARY = [
-    "JobService/SubmitJob",
-    "JobService/RunJob",
-    "JobService/SubmitJobs",
-    "JobService/GetJob",
-    "JobService/ListJobs",
-    "JobService/CancelJob",
-    "JobService/GetJobHistory",
-    "DefinitionService/ApplyDefinition",
-    "DefinitionService/ValidateDefinition",
-    "DefinitionService/GetDefinition",
-    "DefinitionService/ListDefinitions",
-    "AgentService/ListAgents",
-    "ClusterService/GetStatus",
-]
-
-
-@pytest.mark.parametrize("method", UNARY)
-@pytest.mark.parametrize("raw", [b"\xff\xff\xff\xff", b"\x0a\x7f", b"\x08", b"\x00"])
-async def test_bytes_that_are_no_message(stubs: Stubs, method: str, raw: bytes) -> None:
-    """A request that does not parse is the caller's fault, and says so."""
-    call = nodes.raw_call(stubs, method)
-
-    answer = await refused(call(raw, timeout=S))
-
-    assert (answer.code, answer.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT")
-
-
-async def test_text_that_is_not_utf8(stubs: Stubs) -> None:
-    """The contract's strings are UTF-8; other bytes in them do not parse."""
-    call = nodes.raw_call(stubs, "JobService/GetJob")
-
-    answer = await refused(call(b"\x0a\x02\xff\xfe", timeout=S))
-
-    assert answer.reason == "INVALID_ARGUMENT"
-    assert "GetJobRequest" in answer.message
-
-
-async def test_stream_that_begins_with_no_message(stubs: Stubs) -> None:
-    """A stream is refused as a call is."""
-    call: Any = stubs.channel.stream_stream("/stepward.v1.AgentService/Work")()
-    await call.write(b"\xff\xff")
-
-    async def read() -> object:
-        return await call.read()
-
-    answer = await refused(read())
-
-    assert answer.reason == "INVALID_ARGUMENT"
 
 
 PAYLOADS = [

@@ -77,7 +77,7 @@ class AgentStream:
 
     def send(self, message: pb.WorkResponse, *, size_bytes: int) -> None:
         """Queue a message. An agent that does not read loses its stream rather than fill our memory."""
-        if self.ending is not None:
+        if self._over.is_set():
             return
         self._outgoing.append(_Outgoing(message, size_bytes))
         self._outgoing_bytes += size_bytes
@@ -93,8 +93,12 @@ class AgentStream:
         """End the stream when what is queued has been sent. The first reason counts."""
         if self.ending is None:
             self.ending = why
-            self._over.set()
-            self._something_to_do.set()
+            self._close()
+
+    def _close(self) -> None:
+        """Let nothing more be queued, and the writer end behind what is."""
+        self._over.set()
+        self._something_to_do.set()
 
     def send_welcome(self, node_id: str) -> None:
         """The first message on every stream."""
@@ -115,11 +119,14 @@ class AgentStream:
         try:
             await asyncio.wait((reader, writer, over), return_when=asyncio.FIRST_COMPLETED)
             if reader.done():
+                self._close()
+            # gRPC takes no status beside a write that is under way: the call would never end for the agent. A write that
+            # the agent does not take never returns; it will find out by itself.
+            await asyncio.wait((writer,), timeout=_LAST_WORDS_MS_MAX / 1_000)
+            if reader.done():
                 # Raises what the agent did wrong; a stream that the agent closed in order just ends.
                 reader.result()
                 return
-            # A write that the agent does not take never returns; it will find out by itself.
-            await asyncio.wait((writer,), timeout=_LAST_WORDS_MS_MAX / 1_000)
             if writer.done():
                 writer.result()
         finally:
@@ -131,7 +138,7 @@ class AgentStream:
 
     async def _write(self, context: Context) -> None:
         """Write what is queued, until the stream was told to end and nothing is left."""
-        while self.ending is None or self._outgoing:
+        while not self._over.is_set() or self._outgoing:
             await self._something_to_do.wait()
             self._something_to_do.clear()
             await self._write_queued(context)
