@@ -120,8 +120,8 @@ class AgentStream:
             await asyncio.wait((reader, writer, over), return_when=asyncio.FIRST_COMPLETED)
             if reader.done():
                 self._close()
-            # gRPC takes no status beside a write that is under way: the call would never end for the agent. A write that
-            # the agent does not take never returns; it will find out by itself.
+            # gRPC takes no status beside a write that is under way: the call would never end for the agent. A write
+            # that the agent does not take never returns; it will find out by itself.
             await asyncio.wait((writer,), timeout=_LAST_WORDS_MS_MAX / 1_000)
             if reader.done():
                 # Raises what the agent did wrong; a stream that the agent closed in order just ends.
