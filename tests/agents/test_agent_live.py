@@ -273,6 +273,9 @@ async def test_blocked_loop_is_said(stub: Stub, caplog: pytest.LogCaptureFixture
         await until(lambda: "loop_unblocked" in caplog.text)
 
     assert "make it a plain function" in caplog.text
+    # This test is no handler, and its stack shows where it waits.
+    assert "It is at code of no handler" in caplog.text
+    assert "assert blocked.wait(BOUND_S)" in caplog.text
 
 
 def _wait_for_log(caplog: pytest.LogCaptureFixture, seen: threading.Event) -> None:

@@ -240,7 +240,7 @@ async def test_module_that_cannot_be_imported_never_happened(stub: Stub, agent: 
     finally:
         broken.unlink(missing_ok=True)
 
-    assert (failed.kind, failed.retryable, failed.may_have_happened) == ("PROCESS_NOT_STARTED", True, False)
+    assert (failed.kind, failed.retryable, failed.may_have_happened) == ("NOT_STARTED", True, False)
     assert "ConnectionRefusedError: the database is down" in failed.message
 
 
@@ -358,7 +358,7 @@ async def test_script_without_a_guard_is_told_what_to_do(stub: Stub, tmp_path: P
     stream = await script(stub, tmp_path, str(tmp_path / "thumbs.py"))
     failed = (await stream.reported("a", "failed")).failed
 
-    assert failed.kind == "PROCESS_NOT_STARTED"
+    assert failed.kind == "NOT_STARTED"
     assert "start it below: if __name__ == '__main__':" in failed.message
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stepward.agents.clock import steady_ms
-from stepward.agents.lag import LAG_MS_MAX, PROBE_INTERVAL_MS, LagWatch
+from stepward.agents.lag import LAG_MS_MAX, PROBE_INTERVAL_MS, LagWatch, StallWatch
 from stepward.agents.parent import RESTART_S_MAX, restart_wait_s
 from stepward.agents.route import BACKOFF_MS_MAX, Route
 from tests.repo.sources import ROOT
@@ -82,7 +82,7 @@ def test_restart_waits_between_half_of_the_bound_and_all_of_it(failures: int, bo
 
 
 def test_lag_is_noticed_once_and_its_end_too(caplog: pytest.LogCaptureFixture) -> None:
-    watch = LagWatch()
+    watch = LagWatch(sight=lambda: "the handler of 'book'")
     assert watch.ask(0)
     lagging = []
     for now_ms in (LAG_MS_MAX - 1, LAG_MS_MAX, LAG_MS_MAX + 1):
@@ -93,10 +93,30 @@ def test_lag_is_noticed_once_and_its_end_too(caplog: pytest.LogCaptureFixture) -
 
     assert lagging == [False, True, True, False]
     assert [record.getMessage().split()[0] for record in caplog.records] == ["loop_blocked", "loop_unblocked"]
+    assert "It is at the handler of 'book'" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("ttl_ms", "late_ms", "said"),
+    [
+        # The time between two heartbeats, and one more.
+        (9_000, 1_500, ""),
+        (9_000, 1_501, "for_ms=1501 cpu_ms=40 ttl_ms=9000"),
+        # Before anything is promised.
+        (0, LAG_MS_MAX, ""),
+        (0, LAG_MS_MAX + 1, f"for_ms={LAG_MS_MAX + 1} cpu_ms=40 ttl_ms=0"),
+    ],
+)
+def test_stall_is_told_by_its_length(ttl_ms: int, late_ms: int, said: str) -> None:
+    watch = StallWatch(tick_ms=50)
+
+    assert watch.woke(1_000, cpu_ms=10, ttl_ms=ttl_ms) == ""
+    assert watch.woke(1_050 + late_ms, cpu_ms=50, ttl_ms=ttl_ms) == said
+    assert watch.woke(1_100 + late_ms, cpu_ms=50, ttl_ms=ttl_ms) == ""
 
 
 def test_loop_is_asked_now_and_then() -> None:
-    watch = LagWatch()
+    watch = LagWatch(sight=str)
     watch.ask(0)
     watch.answered(1)
 

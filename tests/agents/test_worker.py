@@ -133,6 +133,9 @@ async def test_blocked_loop_keeps_its_lease(stub: Stub) -> None:
     assert during >= 6
     assert "lease_ended" not in said
     assert "loop_blocked" in said
+    # Who it is, and where it stands.
+    assert "It is at the handler of 'block-loop'" in said
+    assert "    time.sleep(seconds)" in said
 
 
 def heartbeats(stub: Stub) -> int:

@@ -112,6 +112,9 @@ class Connection:
         dropped = asyncio.create_task(self._dropped.wait())
         try:
             await asyncio.wait((reader, writer, dropped), return_when=asyncio.FIRST_COMPLETED)
+            if writer.done():
+                # Raises what is wrong with a message of ours; what is wrong with the stream the reader knows.
+                writer.result()
             if not dropped.done() and not reader.done():
                 # All is written; the node now ends the stream.
                 await asyncio.wait((reader, dropped), timeout=CLOSE_S_MAX, return_when=asyncio.FIRST_COMPLETED)

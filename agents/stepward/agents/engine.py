@@ -9,11 +9,13 @@ import os
 import random
 import secrets
 import socket
+import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
 from stepward.agents import definitions as definition_calls
+from stepward.agents import sight
 from stepward.agents.action import Action
 from stepward.agents.clock import steady_ms
 from stepward.agents.errors import AgentError
@@ -65,7 +67,7 @@ class Engine:
         """Work until drained, with handlers on the running loop. Returns the exit code."""
         user_loop = asyncio.get_running_loop()
         thread = ThreadPoolExecutor(1, thread_name_prefix="stepward-io")
-        work = thread.submit(asyncio.run, self._work(user_loop))
+        work = thread.submit(asyncio.run, self._work(user_loop, threading.get_ident()))
         work.add_done_callback(_end_if_broken)
         thread.shutdown(wait=False)
         ended = asyncio.wrap_future(work)
@@ -76,8 +78,9 @@ class Engine:
             await ended
             raise
 
-    async def _work(self, user_loop: asyncio.AbstractEventLoop) -> int:
+    async def _work(self, user_loop: asyncio.AbstractEventLoop, user_thread: int) -> int:
         """The whole life of the I/O thread."""
+        codes = sight.codes_of({name: action.function for name, action in self._actions.items()})
         runner = Runner(
             self._session,
             self._route,
@@ -86,6 +89,7 @@ class Engine:
             on_ready=self._on_ready or (lambda session_id: None),
             end_process=os._exit,
             user_loop=user_loop,
+            user_sight=lambda: sight.of_thread(user_thread, codes),
             prepare=self._apply_definitions,
         )
         handlers = Handlers(
@@ -93,6 +97,7 @@ class Engine:
             slots=self._profile.slots,
             loop=user_loop,
             steady_ms=steady_ms,
+            lease_runs=lambda: self._session.lease_runs(steady_ms()),
             on_ended=runner.handler_ended,
             on_progress=runner.progressed,
         )

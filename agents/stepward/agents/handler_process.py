@@ -28,15 +28,19 @@ from stepward.agents.stops import StopReason
 # How long a process whose socket has ended may take to end itself.
 END_S_MAX: Final = 5.0
 
+# Why a handler was not called although its start was decided.
+LATE: Final = "the agent's lease ended before it began"
+
 _log = logging.getLogger("stepward.agents.processes")
 
 
 class ProcessRun:
     """One handler at work in a process, as the I/O thread and the owner of the process share it."""
 
-    def __init__(self, key: AttemptKey, call: frames.Call) -> None:
+    def __init__(self, key: AttemptKey, call: frames.Call, *, may_begin: Callable[[], bool]) -> None:
         self.key = key
         self.call = call
+        self.may_begin = may_begin
         self.stop_reason: StopReason | None = None
         self.lease_lost = False
         self.began = False
@@ -273,6 +277,9 @@ class ProcessPool:
         if run.was_stopped():
             self._release(process, run)
             return outcomes.not_started("it was stopped before it began"), ""
+        if not run.may_begin():
+            self._release(process, run)
+            return outcomes.not_started(LATE), ""
         outcome: outcomes.Outcome | None = None
         try:
             outcome = process.call(run, on_progress)

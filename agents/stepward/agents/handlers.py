@@ -14,11 +14,13 @@ from functools import partial
 from typing import Any
 
 from stepward.agents import handler_frames as frames
+from stepward.agents import outcomes
 from stepward.agents.action import Action
 from stepward.agents.attempts import AttemptKey
 from stepward.agents.context import AttemptFacts, Context
 from stepward.agents.directives import StartHandler
-from stepward.agents.handler_process import ProcessPool, ProcessRun
+from stepward.agents.errors import StepFailed
+from stepward.agents.handler_process import LATE, ProcessPool, ProcessRun
 from stepward.agents.isolation import Place
 from stepward.agents.outcomes import Outcome
 from stepward.agents.stops import StopReason
@@ -30,15 +32,32 @@ _log = logging.getLogger("stepward.agents.handlers")
 class _Run:
     """One handler at work."""
 
-    def __init__(self, start: StartHandler, action: Action, context: Context) -> None:
+    def __init__(
+        self, start: StartHandler, action: Action, context: Context, *, lease_runs: Callable[[], bool]
+    ) -> None:
         self.key = start.key
         self.input = start.offer.input
         self.action = action
         self.context = context
+        self._lease_runs = lease_runs
         self.task: asyncio.Task[Any] | None = None
         """Set and read on the user's loop only."""
         self.process: ProcessRun | None = None
         """The same handler, when it runs in a process."""
+
+    def may_begin(self) -> bool:
+        """Whether the lease runs at this moment.
+
+        It ran when the start was decided. But a handler that holds the interpreter holds everybody, the I/O thread too,
+        and who is the first to run when it lets go is chance; so the clock is looked at here.
+        """
+        return self._lease_runs() and not self.context.lease_lost
+
+    def raise_if_late(self) -> None:
+        """Raise if it may not begin."""
+        if not self.may_begin():
+            late = outcomes.not_started(LATE)
+            raise StepFailed(late.message, kind=late.kind)
 
     def arguments(self) -> dict[str, Any]:
         return self.action.arguments(self.input.data, self.input.encoding, self.context)
@@ -54,12 +73,15 @@ class Handlers:
         slots: int,
         loop: asyncio.AbstractEventLoop,
         steady_ms: Callable[[], int],
+        lease_runs: Callable[[], bool],
         on_ended: Callable[[AttemptKey, Outcome], None],
         on_progress: Callable[[AttemptKey, bytes], None],
     ) -> None:
+        """`lease_runs` is asked on the threads of handlers, just before one is called."""
         self._actions = actions
         self._loop = loop
         self._steady_ms = steady_ms
+        self._lease_runs = lease_runs
         self._on_ended = on_ended
         self._on_progress = on_progress
         self._threads = ThreadPoolExecutor(slots, thread_name_prefix="stepward-handler")
@@ -70,7 +92,8 @@ class Handlers:
         """Start handlers; the loop is woken once for all of them."""
         for_loop: list[_Run] = []
         for start in starts:
-            run = _Run(start, self._actions[start.offer.action], self._context(start))
+            action = self._actions[start.offer.action]
+            run = _Run(start, action, self._context(start), lease_runs=self._lease_runs)
             self._runs[start.key] = run
             if run.action.is_async:
                 for_loop.append(run)
@@ -85,7 +108,7 @@ class Handlers:
     def _start_process(self, start: StartHandler, run: _Run, place: Place) -> None:
         offer = start.offer.SerializeToString()
         call = frames.Call(run.action.name, place.module, place.qualname, offer, start.deadline_ms)
-        run.process = ProcessRun(run.key, call)
+        run.process = ProcessRun(run.key, call, may_begin=run.may_begin)
         future = self._processes.submit(run.process, partial(self._on_progress, run.key))
         future.add_done_callback(partial(self._process_ended, run))
 
@@ -115,6 +138,10 @@ class Handlers:
             run.context.set_lease_lost(lost)
             if run.process is not None:
                 self._processes.set_lease_lost(run.process, lost)
+
+    def in_this_process(self) -> list[str]:
+        """Actions whose handlers run on its threads; called on the I/O thread."""
+        return sorted({run.action.name for run in self._runs.values() if run.process is None})
 
     def kill(self, key: AttemptKey) -> None:
         """End the process of a handler; called on the I/O thread."""
@@ -163,6 +190,7 @@ class Handlers:
 
 
 async def _call(run: _Run) -> Any:
+    run.raise_if_late()
     arguments = run.arguments()
     try:
         return await run.action.function(**arguments)
@@ -173,6 +201,7 @@ async def _call(run: _Run) -> Any:
 
 def _call_on_thread(run: _Run) -> Any:
     run.context.raise_if_cancelled()
+    run.raise_if_late()
     return run.action.function(**run.arguments())
 
 

@@ -23,8 +23,7 @@ INVALID_INPUT: Final = "INVALID_INPUT"
 INVALID_OUTPUT: Final = "INVALID_OUTPUT"
 RESULT_TOO_LARGE: Final = "RESULT_TOO_LARGE"
 PROCESS_DIED: Final = "PROCESS_DIED"
-PROCESS_NOT_STARTED: Final = "PROCESS_NOT_STARTED"
-LEASE_ENDED: Final = "LEASE_ENDED"
+NOT_STARTED: Final = "NOT_STARTED"
 
 
 class Succeeded(msgspec.Struct, frozen=True, tag=True):
@@ -58,9 +57,9 @@ class Stopped(msgspec.Struct, frozen=True, tag=True):
 Outcome = Succeeded | Failed | Unknown | Stopped
 
 
-def not_started(why: str) -> Outcome:
+def not_started(why: str) -> Failed:
     """A handler was not called, so nothing has happened."""
-    return Failed(PROCESS_NOT_STARTED, f"the handler was not called: {why}")
+    return Failed(NOT_STARTED, f"the handler was not called: {why}")
 
 
 def bounded(outcome: Outcome, *, payload_bytes_max: int) -> Outcome:

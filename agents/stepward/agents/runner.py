@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
@@ -27,7 +28,7 @@ from stepward.agents.directives import (
 )
 from stepward.agents.errors import AgentRefused
 from stepward.agents.handlers import Handlers
-from stepward.agents.lag import LagWatch
+from stepward.agents.lag import LagWatch, StallWatch
 from stepward.agents.mailbox import Mailbox
 from stepward.agents.outcomes import Outcome
 from stepward.agents.route import Route
@@ -59,9 +60,14 @@ class Runner:
         on_ready: Callable[[str], None],
         end_process: Callable[[int], None],
         user_loop: asyncio.AbstractEventLoop,
+        user_sight: Callable[[], str],
         prepare: Callable[[Callable[[int], Awaitable[None]]], Awaitable[None]],
     ) -> None:
-        """`prepare` runs before the first hello; it is given a pause that ends early when the agent is to end."""
+        """Put it together; nothing runs yet.
+
+        `prepare` runs before the first hello; it is given a pause that ends early when the agent is to end.
+        `user_sight` says what the user's loop is doing.
+        """
         self._session = session
         self._route = route
         self._steady_ms = steady_ms
@@ -80,7 +86,8 @@ class Runner:
         self._failure: BaseException | None = None
         self._progress: dict[AttemptKey, bytes] = {}
         self._progress_posted: set[AttemptKey] = set()
-        self._lag = LagWatch()
+        self._lag = LagWatch(sight=user_sight)
+        self._stall = StallWatch(tick_ms=TICK_MS)
 
     # Called on any thread.
 
@@ -188,6 +195,8 @@ class Runner:
 
     def _handler_ended(self, key: AttemptKey, outcome: Outcome) -> None:
         assert self._handlers is not None
+        # Whoever held the interpreter may be the first to be heard of when it is free again.
+        self._tell_stall(self._steady_ms())
         self._take_progress(key)
         self._handlers.forget(key)
         self._session.handler_ended(key, outcome)
@@ -201,11 +210,27 @@ class Runner:
     async def _tick_for_ever(self) -> None:
         while True:
             now_ms = self._steady_ms()
+            self._tell_stall(now_ms)
             self._session.tick(now_ms)
             self._flush()
             if self._lag.ask(now_ms):
                 self._user_loop.call_soon_threadsafe(self._answer_lag)
             await asyncio.sleep(TICK_MS / 1_000)
+
+    def _tell_stall(self, now_ms: int) -> None:
+        """Say that this thread stood still, before what follows from it: the log reads in the order of causes."""
+        assert self._handlers is not None
+        cpu_ms = time.process_time_ns() // 1_000_000
+        stalled = self._stall.woke(now_ms, cpu_ms=cpu_ms, ttl_ms=self._session.ttl_ms)
+        if stalled:
+            _log.warning(
+                "interpreter_blocked %s lease=%s handlers=%s: no heartbeat was sent meanwhile. One of these handlers "
+                "held the interpreter (C code that does not let go of it): make it a plain function with process=True. "
+                "With little cpu_ms the process may have been stopped, or the machine was asleep or is overloaded",
+                stalled,
+                "runs" if self._session.lease_runs(now_ms) else "ended",
+                ",".join(self._handlers.in_this_process()) or "none",
+            )
 
     def _answer_lag(self) -> None:
         # On the user's loop, which is the point of it.

@@ -98,6 +98,15 @@ class Session:
         return self._holdings.held
 
     @property
+    def ttl_ms(self) -> int:
+        """How long the lease lasts. 0 before the first welcome."""
+        return self._lease.ttl_ms
+
+    def lease_runs(self, now_ms: int) -> bool:
+        """Whether work may be started. Reads only, so it may be asked on any thread."""
+        return self._lease.runs(now_ms)
+
+    @property
     def draining(self) -> bool:
         return self._drain is not None
 
