@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from stepward.server.core import graph
 from stepward.server.core.definition import compile_definition
-from stepward.server.core.definition_rules import VIOLATIONS_MAX
+from stepward.server.core.definition_rules import COMPARISONS_MAX, VIOLATIONS_MAX
 from stepward.server.core.definition_source import (
     DefinitionSource,
     RetrySource,
@@ -38,7 +39,7 @@ NAMES = "only A-Z a-z 0-9 . _ - are allowed"
     ("source", "expected"),
     [
         # No steps at all.
-        (trip(), [("steps", "there are 0 steps; there must be 1 to 500")]),
+        (trip(), [("steps", "there are 0 steps; there must be 1 to 10000")]),
         # A step that needs itself.
         (
             trip(step("a", "a")),
@@ -205,6 +206,8 @@ def test_accepted_at_the_bounds(fields: dict[str, Any]) -> None:
         (Limits(steps_max=1), trip(step("a"), step("b")), "steps"),
         (Limits(needs_max=2), trip(step("a"), step("b"), step("c", "a", "b")), None),
         (Limits(needs_max=1), trip(step("a"), step("b"), step("c", "a", "b")), "steps[2].needs"),
+        (Limits(edges_max=2), trip(step("a"), step("b"), step("c", "a", "b")), None),
+        (Limits(edges_max=1), trip(step("a"), step("b"), step("c", "a", "b")), "steps"),
         (Limits(definition_bytes_max=6), trip(step("a")), None),
         (Limits(definition_bytes_max=5), trip(step("a")), ""),
     ],
@@ -365,9 +368,9 @@ def test_long_chain_and_long_circle() -> None:
 
     (violation,) = violations(trip(*chain[:-1], step(chain[-1].id, "s0")))
 
-    assert violation.field == "steps[499].needs[0]"
-    assert "s8 -> s9 -> ... 481 more ... -> s491 -> s492" in violation.description
-    assert violation.description.endswith("s498 -> s499 -> s0")
+    assert violation.field == "steps[9999].needs[0]"
+    assert "s8 -> s9 -> ... 9981 more ... -> s9991 -> s9992" in violation.description
+    assert violation.description.endswith("s9998 -> s9999 -> s0")
 
 
 @pytest.mark.parametrize(("count", "named"), [(19, 20), (20, 20)])
@@ -396,6 +399,18 @@ def test_violations_are_bounded() -> None:
     wrong = [step(f"s{at}", *(f"x{need}" for need in range(100))) for at in range(500)]
 
     assert len(violations(trip(*wrong))) == VIOLATIONS_MAX
+
+
+def test_similar_names_are_looked_for_within_a_bound() -> None:
+    """As many ids as a check compares allow one suggestion; one more, and there is none."""
+    for count, suggested in ((COMPARISONS_MAX, 1), (COMPARISONS_MAX // 2, 2)):
+        wrong = [step(f"s{at}", *(["s1x", "s2x", "s3x"] if at == 0 else [])) for at in range(count)]
+
+        assert sum("did you mean" in broken.description for broken in violations(trip(*wrong))) == suggested
+
+    wrong = [step(f"s{at}", *(["s1x"] if at == 0 else [])) for at in range(COMPARISONS_MAX + 1)]
+    beyond = violations(trip(*wrong), structs.replace(LIMITS, steps_max=COMPARISONS_MAX + 1))
+    assert "did you mean" not in beyond[0].description
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from stepward.server.api import convert, pages, validate
 from stepward.server.core import canonical, definition, keys, rows
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from stepward.server.core.rows import DefinitionBody
     from stepward.server.gateway import Gateway
     from stepward.server.shard import Reading
+
+# Definitions of one page together, unless one alone is larger. As much as the largest one, near enough.
+_PAGE_BYTES_MAX: Final = 2 << 20
 
 
 class DefinitionService:
@@ -87,14 +90,16 @@ class DefinitionService:
         behind = pages.position(filters, request.page_token)
         with self._gateway.read() as reader:
             prefix = keys.definition_head(namespace)
-            names: list[str] = []
+            versions: list[definition_pb2.DefinitionVersion] = []
+            last, size_bytes = "", 0
             for key in reader.scan(prefix, after=prefix + behind.encode() if behind else b""):
-                names.append(key[len(prefix) :].decode())
-                if len(names) > count_max:
+                version = _read(reader, namespace, key[len(prefix) :].decode(), 0)
+                assert version is not None, key
+                size_bytes += version.ByteSize()
+                if len(versions) == count_max or (versions and size_bytes > _PAGE_BYTES_MAX):
+                    last = versions[-1].definition.name
                     break
-            page = names[:count_max]
-            versions = [version for name in page if (version := _read(reader, namespace, name, 0)) is not None]
-        last = page[-1] if len(names) > count_max else ""
+                versions.append(version)
         return definition_service_pb2.ListDefinitionsResponse(
             versions=versions, next_page_token=pages.token(filters, last)
         )

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 VIOLATIONS_MAX: Final = 100
 # Steps of a circle that a violation names.
 CIRCLE_NAMED_MAX: Final = 20
+# Ids that one check compares with unknown ones: some 25 us each, in which nobody else is heard.
+COMPARISONS_MAX: Final = 10_000
 # Characters of a value that a violation repeats.
 VALUE_CHARS_MAX: Final = 64
 
@@ -58,6 +60,7 @@ class _Rules:
         self.violations: list[Violation] = []
         self._source = source
         self._limits = limits
+        self._comparisons_left = COMPARISONS_MAX
         # Of an id that stands twice the first step counts.
         self._positions = {step.id: at for at, step in reversed(tuple(enumerate(source.steps)))}
 
@@ -90,6 +93,14 @@ class _Rules:
         """The steps one by one, then what holds between them."""
         for at, step in enumerate(self._source.steps):
             self._step(f"steps[{at}]", at, step)
+        edges = sum(len(step.needs) for step in self._source.steps)
+        if edges > self._limits.edges_max:
+            self.broken(
+                "steps",
+                f"the steps have {edges} needs together; at most {self._limits.edges_max}: put one step between two "
+                "layers, which needs all of the first, and which all of the second need",
+            )
+            return
         needs = [self._known_needs(at) for at in range(len(self._source.steps))]
         circles = 0
         for circle in graph.circles(needs):
@@ -153,8 +164,9 @@ class _Rules:
 
     def _meant(self, name: str) -> str:
         """The id that was probably meant, as the end of a sentence."""
-        if self._enough:
+        if self._enough or self._comparisons_left < len(self._positions):
             return ""
+        self._comparisons_left -= len(self._positions)
         similar = difflib.get_close_matches(name[: self._limits.name_chars_max], self._positions, n=1)
         return f"; did you mean {_value(similar[0])}?" if similar else ""
 

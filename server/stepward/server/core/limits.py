@@ -33,12 +33,16 @@ class Limits(Struct, frozen=True):
     label_key_chars_max: int = 64
     label_value_chars_max: int = 256
     reason_chars_max: int = 1_024
-    # Steps of a definition. Wider and deeper ones come when activation goes in slices.
-    steps_max: int = 500
-    needs_max: int = 500
+    # Steps of a definition, and what one of them may wait for. Each job walks over its steps when it is undone.
+    steps_max: int = 10_000
+    needs_max: int = 10_000
+    # Needs of all steps together: five for each step of the largest definition. Whoever wants every step of one layer
+    # behind every step of the one before puts a step between them, which needs all and which all need.
+    edges_max: int = 50_000
     # Depth of a JSON template or payload that mapping looks into.
     json_depth_max: int = 64
-    definition_bytes_max: int = 262_144
+    # The public message: 200 bytes for each of 10,000 steps. Half of what gRPC clients take that were told nothing.
+    definition_bytes_max: int = 2_097_152
     attempts_max: int = 10_000
     retry_factor_max: float = 100.0
     duration_ms_max: int = 365 * 86_400_000
