@@ -66,21 +66,20 @@ def _progress_violations(
     reader: Reader, job_id: str, progress: Progress, body: DefinitionBody, steps: dict[int, Step], led_ms: int
 ) -> Iterator[str]:
     """Counters against a recount, and what each job state promises."""
+    pass_ = reader.get(keys.job_pass(job_id))
+    assert pass_ is None or isinstance(pass_, rows.Pass)
     succeeded = sum(step.state in (StepState.SUCCEEDED, StepState.SKIPPED) for step in steps.values())
     waiting = [step for step in steps.values() if states.MOVERS[step.state] is Mover.PERSON]
     if progress.waiting != len(waiting):
         yield f"waiting is {progress.waiting}, but {len(waiting)} steps wait for a person"
     goes_on = progress.state is JobState.RUNNING or (progress.state is JobState.COMPENSATING and progress.undoing)
-    pass_ = reader.get(keys.job_pass(job_id))
-    retrying = isinstance(pass_, rows.Pass) and pass_.kind is PassKind.UNDO_RETRY
+    retrying = pass_ is not None and pass_.kind is PassKind.UNDO_RETRY
     if waiting and goes_on and not retrying:
         yield f"{progress.state.name}, but {len(waiting)} steps wait for a person"
     if not progress.undoing and progress.steps_open != len(body.steps) - succeeded:
         yield f"steps_open is {progress.steps_open}, but {succeeded} of {len(body.steps)} succeeded or were skipped"
     if progress.state is JobState.COMPLETED and succeeded != len(body.steps):
         yield "COMPLETED with steps that have not succeeded"
-    pass_ = reader.get(keys.job_pass(job_id))
-    assert pass_ is None or isinstance(pass_, rows.Pass)
     if progress.state is JobState.COMPENSATING and not progress.undoing:
         stopped = [step for n, step in steps.items() if pass_ is None or n <= pass_.after]
         settling = sum(step.timer_clock is not Clock.NONE for step in stopped)

@@ -33,6 +33,8 @@ class Limits(Struct, frozen=True):
     label_key_chars_max: int = 64
     label_value_chars_max: int = 256
     reason_chars_max: int = 1_024
+    # Payloads that one mapping takes apart, together: sixteen of the largest, some 20 ms.
+    mapping_read_bytes_max: int = 4_194_304
     # Steps of a definition, and what one of them may wait for. Each job walks over its steps when it is undone.
     steps_max: int = 10_000
     needs_max: int = 10_000

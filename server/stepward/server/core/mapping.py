@@ -77,7 +77,7 @@ def render(
     """
     if len(template.parts) == 1 and isinstance(only := template.parts[0], Reference) and not only.path:
         return lookup(only.source)
-    values = _Values(lookup, limits, f"{wanted}_MAPPING")
+    values = _Values(lookup, limits, wanted)
     pieces = []
     size_bytes = 0
     for part in template.parts:
@@ -93,10 +93,11 @@ def render(
 class _Values:
     """The values that one rendering refers to. Each level of a source is taken apart at most once."""
 
-    def __init__(self, lookup: Callable[[Source], Payload], limits: Limits, kind: str) -> None:
+    def __init__(self, lookup: Callable[[Source], Payload], limits: Limits, wanted: str) -> None:
         self._lookup = lookup
         self._limits = limits
-        self._kind = kind
+        self._wanted = wanted
+        self._read_bytes = 0
         self._levels: dict[tuple[Source, tuple[str | int, ...]], dict[str, Raw] | list[Raw]] = {}
         self._whole: dict[Source, bytes] = {}
 
@@ -123,6 +124,13 @@ class _Values:
             if payload.encoding not in json_text.ENCODINGS:
                 encoding = json_text.quoted(payload.encoding)
                 self._fail(reference, f"cannot be looked into, because {_origin(source)} has the encoding {encoding}")
+            self._read_bytes += len(payload.data)
+            if self._read_bytes > self._limits.mapping_read_bytes_max:
+                msg = (
+                    f"the mapping looks into more than {self._limits.mapping_read_bytes_max} bytes of other payloads; "
+                    "refer to fewer of them, or let an earlier step bring them together"
+                )
+                raise MappingError(msg, kind=f"{self._wanted}_TOO_LARGE")
             text = payload.data.strip(b" \t\n\r") or b"null"
             fault = json_text.json_check(text, self._limits.json_depth_max)
             if fault is not None:
@@ -154,7 +162,7 @@ class _Values:
 
     def _fail(self, reference: Reference, what: str) -> NoReturn:
         msg = f"{json_text.quoted(reference.text)} {what}"
-        raise MappingError(msg, kind=self._kind)
+        raise MappingError(msg, kind=f"{self._wanted}_MAPPING")
 
 
 def _origin(source: Source) -> str:
