@@ -30,6 +30,7 @@ class Crew:
         self.session_id = "crew"
         self.changes_most = 0
         self.batches = 0
+        self.gives = DONE
         self._ids = [spec.id for spec in body.steps]
         world.open(self.session_id, actions_of(body), slots=slots)
 
@@ -40,7 +41,7 @@ class Crew:
 
     def report(self, *refs: AttemptRef) -> None:
         """Report success of some, in one batch."""
-        reports = tuple(AttemptReport(ref, DONE) for ref in refs)
+        reports = tuple(AttemptReport(ref, self.gives) for ref in refs)
         self.world.one(ReportAttempts(self.session_id, 1, reports))
         self._note()
 

@@ -207,6 +207,23 @@ def test_references_are_listed() -> None:
     )
 
 
+@pytest.mark.parametrize(("read_bytes_max", "fits"), [(200, True), (199, False)])
+def test_what_is_looked_into_is_bounded(read_bytes_max: int, *, fits: bool) -> None:
+    """Small parts of many large payloads make a small outcome, and cost what the payloads cost. Each counts once."""
+    template = compile_template(b'["${steps.a.output.n}","${steps.a.output.n}","${steps.b.output.n}"]')
+    large = Payload(b'{"n":1,"text":"' + b"x" * 83 + b'"}')
+    assert len(large.data) == 100
+    limits = Limits(mapping_read_bytes_max=read_bytes_max)
+    if fits:
+        assert render(template, lambda _: large, limits).data == b"[1,1,1]"
+        return
+
+    with pytest.raises(MappingError, match="looks into more than 199 bytes") as raised:
+        render(template, lambda _: large, limits)
+
+    assert raised.value.kind == "INPUT_TOO_LARGE"
+
+
 @pytest.mark.parametrize(("room_bytes", "fits"), [(10, True), (9, False)])
 def test_size_is_bounded(room_bytes: int, *, fits: bool) -> None:
     """References can multiply a payload, so the outcome has a bound of its own."""

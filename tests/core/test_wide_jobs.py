@@ -10,11 +10,20 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from stepward.server.core import invariants, keys, rows
-from stepward.server.core.commands import Accepted, AttemptRef, AttemptReport, CancelJob, Failed, ReportAttempts, Sweep
+from stepward.server.core import invariants, keys, rows, views
+from stepward.server.core.commands import (
+    Accepted,
+    AttemptRef,
+    AttemptReport,
+    CancelJob,
+    Failed,
+    ReportAttempts,
+    Succeeded,
+    Sweep,
+)
 from stepward.server.core.limits import Limits
 from stepward.server.core.rejections import Reason, Rejection
-from stepward.server.core.rows import DefinitionBody, EventType, JobState, PassKind, StartMode, StepState
+from stepward.server.core.rows import DefinitionBody, EventType, JobState, PassKind, Payload, StartMode, StepState
 from tests.core.crew import DONE, Crew, counted
 from tests.core.world import World, step_spec
 
@@ -329,21 +338,26 @@ def test_undos_that_failed_are_tried_again_in_slices() -> None:
     check(world)
 
 
-def test_an_undo_is_told_over_what_its_success_had_left_to_tell() -> None:
-    """A step with many dependents and many needs, in a batch that is full: one row, one timer."""
-    count = 6
-    limits = Limits(session_ttl_ms=3_600_000, activation_slice=count + 1, told_least=1, batch_writes_max=4_000)
-    needs = tuple(step_spec(f"n{n}", dependents=(count,), undo=False) for n in range(count))
-    middle = step_spec("m", needs=tuple(range(count)), dependents=tuple(range(count + 1, 2 * count + 1)), undo=False)
-    ends = tuple(step_spec(f"e{n}", needs=(count,), undo=False) for n in range(count))
-    world, crew = started(DefinitionBody("hourglass", (*needs, middle, *ends), b"", b""), limits=limits)
-    crew.work("j1", until=lambda: world.step("j1", "m") is not None)
-    (ref,) = crew.held()
+@pytest.mark.parametrize("room", range(0, 60, 2))
+def test_an_undo_is_told_over_what_its_success_had_left_to_tell(room: int) -> None:
+    """A success that came in a full batch is not told to all when its job is cancelled, in a batch with little room."""
+    limits = Limits(session_ttl_ms=3_600_000, activation_slice=100, told_least=1)
+    needs = tuple(step_spec(f"n{n}", dependents=(3,), undo=False) for n in range(3))
+    middle = step_spec("m", needs=(0, 1, 2), dependents=(4, 5, 6), undo=False)
+    ends = tuple(step_spec(f"e{n}", needs=(3,), undo=False) for n in range(3))
+    world, crew = started(DefinitionBody("hourglass", (*needs, middle, *ends), b"", b""), limits=limits, slots=1)
+    crew.work("j1", until=lambda: world.step("j1", "m") is not None and bool(crew.held()))
     world.limits = replace(limits, batch_writes_max=0)
-    world.do(ReportAttempts("crew", 1, (AttemptReport(ref, DONE),)), CancelJob("j1", "no"))
+    crew.report(*crew.held())
+    assert world.store.count(keys.SPREAD) == 1
+
+    world.now_ms += 1
+    world.limits = replace(limits, batch_writes_max=room)
+    world.one(CancelJob("j1", "no"))
     check(world)
     crew.work("j1")
 
+    crew.sweep()
     assert world.job_state("j1") == "FAILED"
     assert left_over(world) == 0
     check(world)
@@ -370,6 +384,22 @@ def test_a_step_of_the_widest_job_takes_twice_the_time_of_a_narrow_one_at_most()
         took[each] = best
 
     assert took[width] <= 2 * took[3], took
+
+
+def test_the_output_of_many_last_steps_may_be_too_large() -> None:
+    """The job has completed all the same; what it gives is told to be too large, and each step's output is there."""
+    count = 1_300
+    body = DefinitionBody("loose", tuple(_action(step_spec(f"s{n}"), "loose") for n in range(count)), b"", b"")
+    for size, failure_kind in ((100, None), (300, "OUTPUT_TOO_LARGE")):
+        world, crew = started(body)
+        crew.gives = Succeeded(Payload(b'"' + b"x" * size + b'"'))
+        crew.work("j1")
+
+        view = views.job_view(world.reader, "j1", world.limits, with_steps=False)
+        assert view is not None
+        assert view.progress.state is JobState.COMPLETED
+        assert (view.failure.kind if view.failure else None) == failure_kind
+        assert (view.output is None) == (failure_kind is not None)
 
 
 def test_ids_are_looked_up_where_they_stand() -> None:
