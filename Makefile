@@ -8,7 +8,7 @@
 #   make env        the environment to work in, in .venv
 #   make format     format, and fix what can be fixed by rule
 #   make protos     regenerate the Python code of the contract; then `make baseline` when the change is meant
-#   make docs       write docs/trip.md anew, from a run of the demo
+#   make docs       write the pages of docs/ anew, from runs of the demos
 #   make bench      measure; BENCH="--help" shows how
 #   make clean      remove the environments and what tools left behind
 
@@ -75,7 +75,8 @@ baseline: env
 	$(BIN)/buf build --as-file-descriptor-set --exclude-source-info --output proto/baseline.binpb
 
 docs: $(VENV)/.stamp-server
-	$(BIN)/stepward demo --fast --docs docs
+	$(BIN)/stepward demo trip --fast --docs docs
+	$(BIN)/stepward demo machines --fast --docs docs
 
 bench: env
 	$(BIN)/python -m loadtest.bench $(BENCH)

@@ -5,7 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 from stepward.agents.examples.bookings import Answer, Call
 from stepward.agents.examples.ledger import Entry
-from stepward.client.demo.trips import Journey, Kill, trips
+from stepward.client.demo.stories import Journey, Kill
+from stepward.client.demo.trips import trips
 from stepward.client.values import Failure, HistoryEvent, Job, JobState, Step, StepState
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -30,7 +31,7 @@ def completed() -> Journey:
     """The first trip."""
     history = (event(1, "JobSubmitted"), event(1, "StepOffered", "flight", "s1"), event(2, "JobCompleted"))
     return Journey(
-        trip=trips(fast=True)[0],
+        story=trips(fast=True)[0],
         job=job(1, JobState.COMPLETED, StepState.SUCCEEDED),
         history=history,
         agents=AGENTS,
@@ -52,7 +53,7 @@ def undone(history: Sequence[HistoryEvent] = UNDONE, *, kind: str = "CarUnavaila
     """The second trip."""
     failure = Failure(kind=kind, step_id="car")
     return Journey(
-        trip=trips(fast=True)[1],
+        story=trips(fast=True)[1],
         job=job(2, JobState.COMPENSATED, StepState.COMPENSATED, failure),
         history=tuple(history),
         agents=AGENTS,
@@ -71,7 +72,7 @@ def taken_over(history: Sequence[HistoryEvent] = TAKEN_OVER, *, killed: bool = T
     """The third trip."""
     kill = Kill(agent="agent-2", pid=4711, session_id="s2", step_id="hotel", token=2, at_s=2.5, lease_ends_s=6.9)
     return Journey(
-        trip=trips(fast=True)[2],
+        story=trips(fast=True)[2],
         job=job(3, JobState.COMPLETED, StepState.SUCCEEDED),
         history=tuple(history),
         agents=AGENTS,

@@ -2,63 +2,21 @@
 
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import pytest
 
-ENTRY = "import sys; from stepward.client.cli import main; sys.exit(main())"
-LOOK_EVERY_S = 0.02
-
-
-@dataclass
-class Demo:
-    """The running command."""
-
-    popen: "subprocess.Popen[str]"
-    output: Path
-
-    def said(self, text: str) -> bool:
-        return text in self.output.read_text()
-
-    def wait_until_said(self, text: str, *, seconds_max: float = 40) -> None:
-        """Wait for a word on its output.
-
-        Raises:
-            AssertionError: It did not come.
-        """
-        ends_at = time.monotonic() + seconds_max
-        while not self.said(text):
-            assert self.popen.poll() is None, self.output.read_text()
-            assert time.monotonic() < ends_at, f"{text!r} was not said:\n{self.output.read_text()}"
-            time.sleep(LOOK_EVERY_S)
-
-    def children(self) -> list[psutil.Process]:
-        return psutil.Process(self.popen.pid).children(recursive=True)
-
-    def end(self, seconds_max: float = 40) -> int:
-        return self.popen.wait(seconds_max)
+from tests.examples.demo_process import Demo, start
 
 
 @pytest.fixture
 def demo(tmp_path: Path) -> Iterator[Demo]:
     """The command, begun; its data below the test's folder."""
-    output = tmp_path / "output"
-    command = [sys.executable, "-c", f"import tempfile; tempfile.tempdir = {str(tmp_path)!r}; {ENTRY}", "demo"]
-    with output.open("w") as file:
-        popen = subprocess.Popen(
-            [*command, "--fast", "--docs", str(tmp_path / "docs")], stdout=file, stderr=subprocess.STDOUT, text=True
-        )
-    running = Demo(popen, output)
-    yield running
-    if popen.poll() is None:
-        popen.terminate()
-        popen.wait(30)
+    with start(tmp_path) as running:
+        yield running
 
 
 def kept_folders(folder: Path) -> list[Path]:

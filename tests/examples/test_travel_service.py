@@ -86,7 +86,7 @@ def test_connection_may_be_used_again(service: Child) -> None:
 @pytest.mark.parametrize(
     ("path", "body", "says"),
     [
-        ("/cars", b"{}", "calls are POST /SERVICE/book"),
+        ("/cars", b"{}", "calls are POST /SERVICE/VERB"),
         ("/cars/steal", json.dumps(msgspec.to_builtins(book(KEY))).encode(), "Invalid enum value 'steal'"),
         ("/cars/book", b"{", "Input data was truncated"),
         ("/cars/book", b"{}", "missing required field"),

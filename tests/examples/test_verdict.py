@@ -8,7 +8,8 @@ import pytest
 from stepward.agents.examples.ledger import Entry
 from stepward.agents.examples.travel_record import check
 from stepward.client.demo.page import render
-from stepward.client.demo.trips import Journey
+from stepward.client.demo.stories import Journey
+from stepward.client.demo.trips import PLAY
 from stepward.client.demo.verdict import judge
 from stepward.client.values import JobState
 from tests.examples.journeys import REPEATED, completed, event, hotel_call, taken_over, undone
@@ -151,9 +152,11 @@ def test_page_has_every_event_and_finding() -> None:
     journeys = [completed(), undone(), taken_over()]
     record = check(REPEATED, {}, steps=())
     findings = judge(journeys, REPEATED, record)
-    page = render(journeys, REPEATED, findings)
+    page = render(PLAY, journeys, REPEATED, findings)
 
     assert all(event.type in page for journey in journeys for event in journey.history)
     assert all(finding.claim in page for finding in findings)
     assert "| 7 | 7.000 | StepAttemptLost | hotel |" in page
     assert "was killed with `kill -9`" in page
+    assert 's1["hotel<br/><i>undo: cancel-hotel</i>"]' in page
+    assert "s0 --> s1" in page

@@ -1,4 +1,4 @@
-"""The travel service's record: every call that came in and how it was answered, one JSON line each.
+"""A service's record: every call that came in and how it was answered, one JSON line each.
 
 A call is answered only when its line is on the disk, so the record never knows less than a caller does. Calls that come
 in while the disk is busy share the next flush.
@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -20,9 +19,11 @@ from stepward.agents.examples.bookings import Answer, Call
 if TYPE_CHECKING:
     from io import FileIO
 
+EntryT = TypeVar("EntryT", bound=Struct)
+
 
 class Entry(Struct, frozen=True, kw_only=True):
-    """One line of the record."""
+    """One line of the travel service's record."""
 
     at_ms: int
     """Wall clock of the service."""
@@ -31,6 +32,11 @@ class Entry(Struct, frozen=True, kw_only=True):
 
 
 def read(path: Path) -> list[Entry]:
+    """All entries of a travel service's record; see `read_as`."""
+    return read_as(path, Entry)
+
+
+def read_as(path: Path, kind: type[EntryT]) -> list[EntryT]:
     """All entries of a record, in the order in which they took effect.
 
     A last line without an end was being written when its process died: its call was never answered.
@@ -39,7 +45,7 @@ def read(path: Path) -> list[Entry]:
         msgspec.DecodeError: A whole line is not an entry.
     """
     lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-    decoder = msgspec.json.Decoder(Entry)
+    decoder = msgspec.json.Decoder(kind)
     return [decoder.decode(line) for line in lines]
 
 
@@ -56,13 +62,13 @@ class Ledger:
         self._waiting: list[tuple[bytes, asyncio.Future[None]]] = []
         self._writer: asyncio.Task[None] | None = None
 
-    async def append(self, call: Call, answer: Answer) -> None:
+    async def append(self, entry: Struct) -> None:
         """Write a line and return when it is on the disk.
 
         Raises:
             OSError: It could not be written.
         """
-        line = msgspec.json.encode(Entry(at_ms=time.time_ns() // 1_000_000, call=call, answer=answer)) + b"\n"
+        line = msgspec.json.encode(entry) + b"\n"
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((line, written))
         if self._writer is None:

@@ -10,22 +10,17 @@ port 7655 of this machine, and started there when there is none; `python -m step
 
 from __future__ import annotations
 
-import asyncio
-import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
-from stepward.agents import Agent, AgentError, Context
+from stepward.agents import Agent, Context
+from stepward.agents.examples.http_call import running
 from stepward.agents.examples.travel_client import Booking, Travel
-from stepward.agents.examples.travel_service import PORT_DEFAULT
+from stepward.agents.examples.travel_service import MODULE, PORT_DEFAULT
 
 DEFINITION = Path(__file__).with_name("trip.yaml")
 TRAVEL_DEFAULT = f"127.0.0.1:{PORT_DEFAULT}"
 SLOTS_DEFAULT = 16
-
-# Starting Python takes most of it.
-SERVICE_READY_S_MAX = 20.0
 
 
 def trip_agent(
@@ -45,7 +40,7 @@ def trip_agent(
         slots=slots,
         name=name,
         definitions=[DEFINITION],
-        lifespan=(lambda: travel_service(service)) if starts_service else None,
+        lifespan=(lambda: running(service, MODULE, "travel service")) if starts_service else None,
     )
 
     @agent.action
@@ -77,34 +72,6 @@ def trip_agent(
         return await service.book(ctx, "receipts", f"{traveller}: {', '.join(bookings)}")
 
     return agent
-
-
-@asynccontextmanager
-async def travel_service(service: Travel) -> AsyncIterator[None]:
-    """Have a travel service for as long as the agent runs.
-
-    It ends when its standard input does, so it is gone also when this process is killed.
-    """
-    if await service.answers():
-        yield
-        return
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "stepward.agents.examples.travel_service", "--end-with-input"),
-        *("--port", service.address.rpartition(":")[2]),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        ready = await asyncio.wait_for(process.stdout.readline(), SERVICE_READY_S_MAX)
-        # Two agents may start at once; the port belongs to one of their services.
-        if not ready and not await service.answers():
-            raise AgentError(f"the travel service at {service.address} could not be started; see what it said above")
-        yield
-    finally:
-        process.stdin.close()
-        await process.wait()
 
 
 agent = trip_agent()

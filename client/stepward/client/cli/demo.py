@@ -8,8 +8,12 @@ import click
 
 from stepward.client.cli.session import reported
 
+# As in `stepward.client.demo.plays`, which would load the client.
+PLAYS = ("trip", "machines")
+
 
 @click.command()
+@click.argument("play", type=click.Choice(PLAYS), default=PLAYS[0])
 @click.option("--fast", is_flag=True, help="Do not wait for eyes to follow.")
 @click.option(
     "--docs",
@@ -18,9 +22,14 @@ from stepward.client.cli.session import reported
 )
 @click.option("--keep", is_flag=True, help="Keep the data of the demo when it ends.")
 @click.pass_context
-def demo(ctx: click.Context, fast: bool, docs: Path | None, keep: bool) -> None:
-    """Show on this machine what stepward does when things go wrong."""
+def demo(ctx: click.Context, play: str, fast: bool, docs: Path | None, keep: bool) -> None:
+    r"""Show on this machine what stepward does when things go wrong.
+
+    \b
+    trip      books a trip: one completes, one is undone, one loses its agent
+    machines  provisions a machine: long work that goes on, and an undo that needs a person
+    """
     from stepward.client.demo import main
 
     with reported(ctx):
-        ctx.exit(main(fast=fast, docs=docs, keep=keep))
+        ctx.exit(main(play, fast=fast, docs=docs, keep=keep))

@@ -1,8 +1,9 @@
-"""The body of `stepward demo`: three trips on a server, agents and a travel service that it starts for them.
+"""The body of `stepward demo`: some jobs on a server, agents and an outside world that it starts for them.
 
-Reading order: `trips` (what is shown and why), `show` (the order of events), `stage` (what runs meanwhile, on top of
-`processes`), `screen` (what a person sees), `verdict` (pure: did everything come as promised?), `page` (the same as a
-page to read).
+Reading order: `stories` (what is told, and what became of it), `plays` (what belongs to one demo; `trips`, `machines`
+and `orders` are such), `show` (the order of events), `acting` (what is done to a job meanwhile), `stage` (what runs, on
+top of `processes`), `screen` (what a person sees), `findings` and `verdict` (pure: did everything come as promised?),
+`page` (the same as a page to read).
 """
 
 from __future__ import annotations
@@ -10,17 +11,19 @@ from __future__ import annotations
 from pathlib import Path
 
 
-def main(*, fast: bool, docs: Path | None, keep: bool) -> int:
-    """Show the three trips.
+def main(play: str, *, fast: bool, docs: Path | None, keep: bool) -> int:
+    """Show the jobs of a play.
 
     Args:
+        play: One of `plays.PLAYS`.
         fast: Whether to leave out the pauses that let eyes follow.
-        docs: Where to write what happened as a page, `trip.md`.
+        docs: Where to write what happened as a page, named by the play.
         keep: Whether to keep the data and logs also when all went well.
 
     Returns:
         The exit code: 0 when everything came as promised, else 1.
     """
+    from stepward.client.demo.plays import play_of
     from stepward.client.demo.show import run
 
-    return run(fast=fast, docs=docs, keep=keep)
+    return run(play_of(play), fast=fast, docs=docs, keep=keep)

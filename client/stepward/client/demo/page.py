@@ -1,36 +1,28 @@
-"""The demo as a page to read: every batch, token, deadline and second of its three trips."""
+"""A demo as a page to read: every batch, token, deadline and second of its jobs."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from stepward.client.definition_file import load
+from stepward.client.demo.findings import Finding
 from stepward.client.demo.screen import HISTORY_COLUMNS, history_rows
 from stepward.client.demo.stage import SESSION_TTL_MS
-from stepward.client.demo.trips import Journey
-from stepward.client.demo.verdict import Finding
+from stepward.client.demo.stories import Journey
 from stepward.client.tree import plain, render_tree
 from stepward.client.values import JobState
 
 if TYPE_CHECKING:
-    from stepward.agents.examples.ledger import Entry
-
-FILE = "trip.md"
+    from stepward.client.demo.plays import Play
+    from stepward.v1.definition_pb2 import Definition
 
 RECORD_COLUMNS = ("second", "call", "key", "token", "attempt", "agent's pid", "effect", "answer")
 
 TTL = f"{SESSION_TTL_MS / 1000:g} s"
 
-INTRODUCTION = f"""\
-# Three trips, batch by batch
-
-This page was written by `stepward demo --fast --docs docs`: it is what a real run did, not what it should do.
-`make docs` writes it anew.
-
-A trip books a flight, then a hotel and a car side by side, then sends the receipt. Flight, hotel and car can be undone.
-Two agents do the work; the bookings are made by a travel service, a process of its own, which records every call.
-
+READING = f"""\
 How to read the tables:
 
 - A **batch** is what the leader decided in one go and wrote to disk before anything followed from it. Rows without a
@@ -45,52 +37,52 @@ How to read the tables:
   that time, a third more, and a grace have passed, so that the agent always knows first.
 """
 
-LESSONS = {
-    1: "Each outcome and the offer that it makes possible stand in the same batch: no time is lost between two steps, "
-    "and no crash can come between them.",
-    2: "`CarUnavailable` stands in the definition among the kinds that are not worth another attempt. Compensation "
-    "goes against the arrows: a step is undone when everything that was built on it has been undone. The receipt, "
-    "which waited for the car, is never begun.",
-    3: "Killing an agent proves nothing to the cluster: it may be slow, or cut off, and its handler may still act. So "
-    "the step waits, and goes to the other agent when the lease has ended on both sides. Its new token is higher, its "
-    "key is the same, and the travel service answers the second call with the booking of the first.",
-}
 
-
-def render(journeys: Sequence[Journey], entries: Sequence[Entry], findings: Iterable[Finding]) -> str:
+def render(play: Play, journeys: Sequence[Journey], entries: Sequence[Any], findings: Iterable[Finding]) -> str:
     """The page."""
-    from stepward.agents.examples import trip
-
-    definition = trip.DEFINITION.read_text(encoding="utf-8")
+    file = play.file()
     parts = [
-        INTRODUCTION,
-        f"## The definition\n\n```yaml\n{definition}```",
-        *(_journey(journey, entries) for journey in journeys),
+        play.introduction,
+        READING,
+        f"## The definition\n\n{picture(load(file))}\n\n```yaml\n{file.read_text(encoding='utf-8')}```",
+        *(_journey(play, journey, entries) for journey in journeys),
         "## Was it as promised?\n",
         _table(("", "claim", "what was seen"), [("✔" if f.holds else "✘", f.claim, f.seen) for f in findings]),
     ]
     return "\n".join(part.rstrip("\n") + "\n" for part in parts)
 
 
-def _journey(journey: Journey, entries: Sequence[Entry]) -> str:
-    trip = journey.trip
-    given = json.dumps(dict(trip.input), indent=2)
+def picture(definition: Definition) -> str:
+    """The steps as a Mermaid graph: who waits for whom, and what would undo it."""
+    lines = ["flowchart LR"]
+    for number, step in enumerate(definition.steps):
+        undo = f"<br/><i>undo: {step.undo.action}</i>" if step.HasField("undo") else ""
+        verify = f"<br/><i>verify: {step.verify.action}</i>" if step.HasField("verify") else ""
+        lines.append(f'    s{number}["{step.id}{verify}{undo}"]')
+    numbers = {step.id: number for number, step in enumerate(definition.steps)}
+    lines += [f"    s{numbers[need]} --> s{numbers[step.id]}" for step in definition.steps for need in step.needs]
+    return "```mermaid\n" + "\n".join(lines) + "\n```"
+
+
+def _journey(play: Play, journey: Journey, entries: Sequence[Any]) -> str:
+    story = journey.story
+    given = json.dumps(dict(story.input), indent=2)
     ended_at = journey.job.ended_at or journey.job.updated_at
     assert ended_at is not None
     tree = plain(render_tree(journey.job, ended_at))
     calls = [entry for entry in entries if entry.call.job == journey.job.job_id]
     parts = [
-        f"## Trip {trip.number}: {trip.title}",
-        trip.promise,
+        f"## {story.name.capitalize()}: {story.title}",
+        story.promise,
         f"Input:\n\n```json\n{given}\n```",
         f"At its end:\n\n```\n{tree}\n```",
         "What happened:",
         _table(HISTORY_COLUMNS, history_rows(journey)),
         _killed(journey),
-        "What the travel service recorded:",
-        _table(RECORD_COLUMNS, [_record_row(journey, entry) for entry in calls]),
+        f"What the {play.cast.service} recorded:",
+        _table(RECORD_COLUMNS, [_record_row(play, journey, entry) for entry in calls]),
         _output(journey),
-        LESSONS[trip.number],
+        story.lesson,
     ]
     return "\n\n".join(part for part in parts if part)
 
@@ -114,7 +106,7 @@ def _output(journey: Journey) -> str:
     return f"The job's output: `{json.dumps(journey.job.output)}`."
 
 
-def _record_row(journey: Journey, entry: Entry) -> tuple[str, ...]:
+def _record_row(play: Play, journey: Journey, entry: Any) -> tuple[str, ...]:
     call, answer = entry.call, entry.answer
     assert journey.job.submitted_at is not None
     at_s = entry.at_ms / 1000 - journey.job.submitted_at.timestamp()
@@ -126,7 +118,7 @@ def _record_row(journey: Journey, entry: Entry) -> tuple[str, ...]:
         str(call.attempt),
         str(call.agent_pid),
         "yes" if answer.effect else "no",
-        answer.booking or f"{answer.status} {answer.kind}",
+        play.number(answer) or f"{answer.status} {answer.kind}".rstrip(),
     )
 
 

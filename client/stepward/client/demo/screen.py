@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from stepward.client.demo.trips import Journey
-from stepward.client.demo.verdict import Finding
+from stepward.client.demo.findings import Finding
+from stepward.client.demo.stories import Journey
 from stepward.client.tree import by_time, describe, plain, render_tree, rich_text
 from stepward.client.values import Agent, HistoryEvent, Job
 

@@ -1,4 +1,4 @@
-"""What runs while the demo is shown: a server, a travel service and two agents, each a process of its own."""
+"""What runs while a demo is shown: a server, the outside world and two agents, each a process of its own."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stepward.client.blocking_client import Client
-from stepward.client.definition_file import load
 from stepward.client.demo.processes import LOOK_EVERY_S, Child, ChildError, stop_all
 from stepward.client.values import Agent
+
+if TYPE_CHECKING:
+    from stepward.client.demo.plays import Play
 
 AGENTS = ("agent-1", "agent-2")
 
@@ -25,19 +28,22 @@ CONNECT_S_MAX = 30.0
 class Stage:
     """The running processes."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, play: Play, folder: Path) -> None:
         """Nothing runs yet. The folder takes data and logs."""
+        self.play = play
         self.folder = folder
         self._children: list[Child] = []
         self._agents: dict[str, Child] = {}
         self.names: dict[str, str] = {}
         """Of the agents, by session; also of those that are gone."""
         self.address = ""
+        self.service_address = ""
+        """Of the outside world."""
 
     @property
     def ledger(self) -> Path:
-        """The travel service's record."""
-        return self.folder / "travel.jsonl"
+        """The outside world's record."""
+        return self.folder / "record.jsonl"
 
     def open(self) -> None:
         """Start everything.
@@ -48,13 +54,15 @@ class Stage:
         options = ("--data", str(self.folder / "data"), "--port", "0", "--session-ttl-ms", str(SESSION_TTL_MS))
         server = self._launch("server", "stepward.server", "dev", *options, "--exit-with-parent")
         service = ("--port", "0", "--ledger", str(self.ledger), "--end-with-input")
-        travel = self._launch("travel", "stepward.agents.examples.travel_service", *service)
+        cast = self.play.cast
+        world = self._launch("service", cast.service_module, *service)
         server.wait_until_ready()
-        travel.wait_until_ready()
+        world.wait_until_ready()
         self.address = server.address
+        self.service_address = world.address
         for name in AGENTS:
-            there = ("--server", server.address, "--travel", travel.address, "--no-service", "--name", name)
-            self._agents[name] = self._launch(name, "stepward.agents.examples", *there, "--drain-with-input")
+            there = ("--server", server.address, cast.flag, world.address, "--no-service", "--name", name)
+            self._agents[name] = self._launch(name, cast.agent_module, *there, "--drain-with-input")
 
     def prepare(self, client: Client) -> None:
         """Store the definition, and wait until both agents can be given work.
@@ -62,9 +70,7 @@ class Stage:
         Raises:
             ChildError: An agent ended, or did not connect in time.
         """
-        from stepward.agents.examples import trip
-
-        client.apply_definition(load(trip.DEFINITION))
+        client.apply_definition(self.play.file())
         until = time.monotonic() + CONNECT_S_MAX
         while sum(agent.connected for agent in self.sessions(client).values()) < len(AGENTS):
             gone = [child for child in self._agents.values() if not child.running]
@@ -79,16 +85,17 @@ class Stage:
         self.names.update((session_id, agent.name) for session_id, agent in agents.items())
         return agents
 
-    def kill_agent(self, session_id: str) -> Child:
-        """Kill the agent of a session: no handler runs, nothing is said."""
-        child = self._agents[self.names[session_id]]
-        child.kill()
-        return child
+    def agent(self, session_id: str) -> Child:
+        """The agent of a session."""
+        return self._agents[self.names[session_id]]
 
     def close(self) -> None:
         """End every process that was started, the agents before the server that they report to."""
         with deaf_to_interrupts():
             agents = list(self._agents.values())
+            for agent in agents:
+                # One that was left paused would not hear that it is to end.
+                agent.resume()
             stop_all(agents)
             stop_all([child for child in self._children if child not in agents])
 

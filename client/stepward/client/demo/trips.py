@@ -5,10 +5,19 @@ Some words in a wish have a meaning for the travel service: `none-left` is refus
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from stepward.client.values import HistoryEvent, Job
+from stepward.client.demo.acting import kill_holder
+from stepward.client.demo.findings import Finding
+from stepward.client.demo.plays import Cast, Play, Scene
+from stepward.client.demo.stories import Journey, Kill, Story
+from stepward.client.values import StepState
+
+if TYPE_CHECKING:
+    from stepward.agents.examples.bookings import Answer
+    from stepward.agents.examples.ledger import Entry
 
 DEFINITION = "trip"
 
@@ -18,47 +27,7 @@ KILLED_STEP = "hotel"
 KILLED_STEP_MS = 20_000
 
 
-@dataclass(frozen=True, kw_only=True)
-class Trip:
-    """One trip before it is made."""
-
-    number: int
-    title: str
-    promise: str
-    """What is to be seen, in a sentence."""
-    input: Mapping[str, str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Kill:
-    """An agent that was killed in the middle of a step."""
-
-    agent: str
-    """Its name."""
-    pid: int
-    session_id: str
-    step_id: str
-    token: int
-    at_s: float
-    """Seconds since the job was submitted."""
-    lease_ends_s: float
-    """When the cluster will hold its lease to have ended, in the same seconds."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Journey:
-    """One trip after it was made."""
-
-    trip: Trip
-    job: Job
-    """At its end, with its steps."""
-    history: tuple[HistoryEvent, ...]
-    agents: Mapping[str, str]
-    """Names of the agents by session, also of those that are gone."""
-    kill: Kill | None = None
-
-
-def trips(*, fast: bool) -> tuple[Trip, Trip, Trip]:
+def trips(*, fast: bool) -> tuple[Story, Story, Story]:
     """What is shown. Slow calls let eyes follow; fast ones are for those who know it."""
     pace = "" if fast else ", slow-700"
     everything = {
@@ -68,24 +37,100 @@ def trips(*, fast: bool) -> tuple[Trip, Trip, Trip]:
         "car": f"small{pace}",
     }
     return (
-        Trip(
+        Story(
             number=1,
+            name="trip 1",
+            lesson="Each outcome and the offer that it makes possible stand in the same batch: no time is lost "
+            "between two steps, and no crash can come between them.",
             title="Everything works",
             promise="The flight is booked first, then hotel and car side by side, then the receipt is sent.",
             input=everything,
         ),
-        Trip(
+        Story(
             number=2,
+            name="trip 2",
+            lesson="`CarUnavailable` stands in the definition among the kinds that are not worth another attempt. "
+            "Compensation goes against the arrows: a step is undone when everything that was built on it has "
+            "been undone. The receipt, which waited for the car, is never begun.",
             title="No car is left",
             promise="The car fails for good, so the hotel is cancelled, and after it the flight.",
             # The refusal comes late enough for the hotel to be booked, so that there is something to undo.
             input={**everything, "car": "none-left, slow-1000"},
         ),
-        Trip(
+        Story(
             number=3,
+            name="trip 3",
+            lesson="Killing an agent proves nothing to the cluster: it may be slow, or cut off, and its handler may "
+            "still act. So the step waits, and goes to the other agent when the lease has ended on both sides. "
+            "Its new token is higher, its key is the same, and the travel service answers the second call with "
+            "the booking of the first.",
             title="An agent is killed",
             promise="The agent that books the hotel is killed in the middle of it. When its lease has surely ended, "
             "another agent books with the same key and gets the same booking.",
             input={**everything, KILLED_STEP: f"quiet, slow-{KILLED_STEP_MS}"},
         ),
     )
+
+
+def act(scene: Scene) -> Kill | None:
+    """Kill the agent that books the hotel of the third trip."""
+    if scene.story.number != 3:
+        return None
+    return kill_holder(scene, KILLED_STEP, when=lambda step: step.state is StepState.RUNNING)
+
+
+def file() -> Path:
+    """The definition."""
+    from stepward.agents.examples import trip
+
+    return trip.DEFINITION
+
+
+def read(path: Path) -> list[Entry]:
+    """The travel service's record."""
+    from stepward.agents.examples import ledger
+
+    return ledger.read(path)
+
+
+def number(answer: Answer) -> str:
+    """The booking."""
+    return answer.booking
+
+
+def judge(journeys: Sequence[Journey], entries: Sequence[Entry]) -> list[Finding]:
+    """From the histories, and from the record."""
+    from stepward.agents.examples import travel_record
+    from stepward.client.demo import verdict
+
+    record = travel_record.check(entries, {journey.job.job_id: str(journey.job.state) for journey in journeys})
+    return verdict.judge(journeys, entries, record)
+
+
+INTRODUCTION = """\
+# Three trips, batch by batch
+
+This page was written by `stepward demo trip --fast --docs docs`: it is what a real run did, not what it should do.
+`make docs` writes it anew.
+
+A trip books a flight, then a hotel and a car side by side, then sends the receipt. Flight, hotel and car can be undone.
+Two agents do the work; the bookings are made by a travel service, a process of its own, which records every call.
+"""
+
+PLAY = Play(
+    name="trip",
+    definition=DEFINITION,
+    file=file,
+    cast=Cast(
+        service="travel service",
+        service_module="stepward.agents.examples.travel_service",
+        agent_module="stepward.agents.examples",
+        flag="--travel",
+    ),
+    stories=lambda fast: trips(fast=fast),
+    act=act,
+    read=read,
+    number=number,
+    judge=judge,
+    introduction=INTRODUCTION,
+)

@@ -1,0 +1,33 @@
+"""Run a machines agent in this one process: `python -m stepward.agents.examples.machines --server localhost:7654`.
+
+Unlike `stepward agent run`, nothing starts it again when it is killed, and its cloud may be anywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from stepward.agents.examples.agent_process import AgentOptions, run
+from stepward.agents.examples.machines.agent import CLOUD_DEFAULT, machines_agent
+
+
+def main() -> int:
+    """Entry of the command line."""
+    options = AgentOptions(
+        prog="python -m stepward.agents.examples.machines",
+        description=__doc__,
+        server=os.environ.get("STEPWARD_SERVER", "localhost:7654"),
+        flag="--cloud",
+        service=os.environ.get("STEPWARD_CLOUD", CLOUD_DEFAULT),
+    )
+    return run(
+        options,
+        lambda given: machines_agent(
+            cloud=given.service, slots=given.slots, name=given.name, starts_service=given.starts_service
+        ),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
