@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stepward.server.agent_stream import AgentStream
+from stepward.server.agent_stream import AgentStream, Unanswered
 from stepward.server.clock import ManualClock
 from stepward.server.config import NodeConfig
 from stepward.server.core.commands import AttemptsReported, SessionOpened, SessionRenewed
@@ -83,7 +83,9 @@ class ScriptedContext:
         """Taken at once."""
 
 
-def stream_on(shard: LeadingShard, *, generation: int = 1, **config: int) -> AgentStream:
+def stream_on(
+    shard: LeadingShard, *, generation: int = 1, all_unanswered: Unanswered | None = None, **config: int
+) -> AgentStream:
     return AgentStream(
         SESSION,
         SessionOpened(generation=generation, ttl_ms=3_000),
@@ -92,6 +94,7 @@ def stream_on(shard: LeadingShard, *, generation: int = 1, **config: int) -> Age
         limits=Limits(),
         config=NodeConfig(data=Path(), **config),  # type: ignore[arg-type]  # bounds, by name
         counters=Counters(),
+        all_unanswered=all_unanswered or Unanswered(),
     )
 
 
@@ -117,13 +120,38 @@ async def test_flood_of_heartbeats_is_not_taken_in() -> None:
     assert len(shard.proposed) == 3
 
 
-async def test_flood_of_reports_is_read_no_further() -> None:
-    """Until those that were read are answered: the agent's own buffers are where the others belong."""
-    shard = LeadingShard()
+def reports(count: int) -> ScriptedContext:
+    """So many messages with a report of a hundred and some bytes each."""
     ref = agent_service_pb2.AttemptRef(job_id="0-" + "0" * 32, step_id="one", token=1)
     offer = agent_service_pb2.Offer(attempt=ref)
     report = agent_service_pb2.Report(attempts=[succeeded(offer, nodes.json_payload(b"1" * 100))])
-    context = ScriptedContext(*(agent_service_pb2.WorkRequest(report=report) for _ in range(5)))
+    return ScriptedContext(*(agent_service_pb2.WorkRequest(report=report) for _ in range(count)))
+
+
+async def test_all_streams_share_the_room_for_reports() -> None:
+    """When it is taken each is read until one of its own reports waits, so none is shut out; answers make room."""
+    shard, together = LeadingShard(), Unanswered()
+    contexts = [reports(3), reports(3)]
+    streams = [stream_on(shard, all_unanswered=together, report_bytes_waiting_max=300) for _ in contexts]
+    running = [await reads_until_it_waits(stream, context) for stream, context in zip(streams, contexts, strict=True)]
+    read_before = [context.read_so_far for context in contexts]
+    answered = 0
+    while [context.read_so_far for context in contexts] != [3, 3] or answered < len(shard.proposed):
+        for _, ticket in shard.proposed[answered:]:
+            ticket.answered(AttemptsReported(()))
+            answered += 1
+        await asyncio.sleep(0)
+    for one in running:
+        one.cancel()
+
+    assert read_before == [2, 1]
+    assert together.size_bytes == 0
+
+
+async def test_flood_of_reports_is_read_no_further() -> None:
+    """Until those that were read are answered: the agent's own buffers are where the others belong."""
+    shard = LeadingShard()
+    context = reports(5)
 
     running = await reads_until_it_waits(stream_on(shard, stream_bytes_waiting_max=400), context)
     read_before = context.read_so_far
@@ -158,6 +186,7 @@ async def test_late_heartbeat_is_not_acknowledged(passed_ms: int, answered: int)
         limits=Limits(),
         config=NodeConfig(data=Path()),
         counters=Counters(),
+        all_unanswered=Unanswered(),
     )
     clock.advance(passed_ms)
 
@@ -176,6 +205,7 @@ async def test_answers_of_a_deposed_leader_end_the_stream() -> None:
         limits=Limits(),
         config=NodeConfig(data=Path()),
         counters=Counters(),
+        all_unanswered=Unanswered(),
     )
     stream.heartbeat_answered(Rejection(Reason.NOT_LEADER, "no"), number=1, arrived_ms=0)
 

@@ -217,6 +217,21 @@ async def nobody(stubs: Stubs) -> bool:
     return not await agents(stubs)
 
 
+async def test_agent_that_says_hello_and_closes_is_told_the_end(stubs: Stubs) -> None:
+    """Closing while the welcome was being written left the stream open for ever: its status was never sent."""
+    for number in range(40):
+        call = stubs.agents.Work(timeout=S)
+        hello = agent_service_pb2.Hello(protocol_version=1, session_id=f"session-{number:016}", actions=["a"], slots=1)
+        await call.write(agent_service_pb2.WorkRequest(hello=hello))
+        await call.done_writing()
+        said = []
+        while isinstance(message := await call.read(), agent_service_pb2.WorkResponse):
+            said.append(message.WhichOneof("message"))
+
+        assert said == ["welcome"]
+        assert await call.code() is grpc.StatusCode.OK
+
+
 async def test_closed_stream_is_seen(stubs: Stubs) -> None:
     """Nothing is offered to a session whose stream is gone; the session stays."""
     async with agent(stubs, "one", session_id=SESSION):

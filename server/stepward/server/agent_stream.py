@@ -7,7 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
 
 from stepward.server import agent_reports, deliveries
-from stepward.server.api import convert
+from stepward.server.api import convert, validate
 from stepward.server.core.commands import AttemptsReported, DrainSession, RenewSession, SessionOpened, SessionRenewed
 from stepward.server.core.rejections import Reason, Refused, Rejection
 from stepward.server.interceptor import parse
@@ -37,6 +37,15 @@ class _Outgoing(NamedTuple):
     size_bytes: int
 
 
+class Unanswered:
+    """Bytes of reports that wait to be recorded, of all streams of a node."""
+
+    __slots__ = ("size_bytes",)
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+
+
 class AgentStream:
     """One stream, bound to a generation of its session."""
 
@@ -50,6 +59,7 @@ class AgentStream:
         limits: Limits,
         config: NodeConfig,
         counters: Counters,
+        all_unanswered: Unanswered,
     ) -> None:
         self.session_id = session_id
         self.generation = opened.generation
@@ -65,7 +75,9 @@ class AgentStream:
         self._over = asyncio.Event()
         self.ending: Rejection | None = None
         self._heartbeats_waiting = 0
+        # Of this stream, and of all streams of the node.
         self._unanswered_bytes = 0
+        self._all_unanswered = all_unanswered
         self._room = asyncio.Event()
         self._room.set()
 
@@ -182,6 +194,7 @@ class AgentStream:
                 assert_never(never)
 
     def _heartbeat(self, heartbeat: pb.Heartbeat) -> None:
+        validate.require(validate.held("heartbeat.held", heartbeat.held, self._limits))
         if self._heartbeats_waiting >= self._config.heartbeats_waiting_max:
             return
         command = RenewSession(
@@ -223,7 +236,9 @@ class AgentStream:
         if not known:
             return
         self._unanswered_bytes += size_bytes
-        if self._unanswered_bytes > self._config.stream_bytes_waiting_max:
+        self._all_unanswered.size_bytes += size_bytes
+        all_are_many = self._all_unanswered.size_bytes > self._config.report_bytes_waiting_max
+        if all_are_many or self._unanswered_bytes > self._config.stream_bytes_waiting_max:
             self._room.clear()
         parts = agent_reports.commands(self.session_id, self.generation, known)
         part_bytes = size_bytes // len(parts)
@@ -234,6 +249,7 @@ class AgentStream:
     def reports_answered(self, answer: Answer, reports: tuple[AttemptReport, ...], size_bytes: int) -> None:
         """Tell the agent what its reports came to."""
         self._unanswered_bytes -= size_bytes
+        self._all_unanswered.size_bytes -= size_bytes
         self._room.set()
         if isinstance(answer, AttemptsReported):
             if answer.results:

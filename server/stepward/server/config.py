@@ -74,7 +74,8 @@ class NodeConfig(Struct, frozen=True, kw_only=True):
     streams_max: int = 10_000
     # LeaseWork calls that may wait at once, of agents without streaming.
     lease_waits_max: int = 10_000
-    # Reports of agents without streaming that may wait to be recorded at once, in bytes.
+    # Reports that may wait to be recorded at once, in bytes: of agents with a stream, and as much again of those
+    # without. A stream of which none wait is read all the same.
     report_bytes_waiting_max: int = 64 * 1024 * 1024
     # Heartbeats of one stream that may wait for an answer. More come from an agent that floods; silence is safe.
     heartbeats_waiting_max: int = 8

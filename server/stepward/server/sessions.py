@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from stepward.server import deliveries, session_binding
-from stepward.server.agent_stream import AgentStream
+from stepward.server.agent_stream import AgentStream, Unanswered
 from stepward.server.api import convert, validate
 from stepward.server.core import keys
 from stepward.server.core.commands import CloseStream, SessionOpened
@@ -60,6 +60,7 @@ class Sessions:
         self._counters = counters
         self._admission = admission
         self._streams: dict[str, AgentStream] = {}
+        self._unanswered = Unanswered()
         self._count = 0
         self._draining = False
         shard.on_applied(self._on_applied)
@@ -119,6 +120,7 @@ class Sessions:
             limits=self._limits,
             config=self._config,
             counters=self._counters,
+            all_unanswered=self._unanswered,
         )
         # From here to the first await nothing can be applied: what is not in the rows now will be followed.
         self.register(stream)
