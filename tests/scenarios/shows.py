@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from stepward.server.core import keys, rows, views
@@ -46,7 +47,8 @@ def _job(transcript: Transcript, job_id: str) -> list[str]:
     told += [f"  deadline at log {view.progress.deadline_log_ms}"] if view.progress.deadline_log_ms else []
     told += [f"  remaining {', '.join(view.remaining)}"] if view.remaining else []
     return told + [
-        f"  {each.spec.id}: {'PENDING' if each.step is None else each.step.state.name}" for each in view.steps
+        f"  {spec.id}: {'PENDING' if step is None else step.state.name}"
+        for spec, step in zip(view.body.steps, view.steps, strict=True)
     ]
 
 
@@ -61,11 +63,11 @@ def _payload(payload: Payload) -> str:
 
 
 def _history(transcript: Transcript, job_id: str) -> list[str]:
-    found = views.history(transcript.world.reader, job_id, after_sequence=0, count_max=HISTORY_MAX)
+    found = views.history(transcript.world.reader, job_id, after_sequence=0)
     return [
         f"{sequence} at {history.log_ms}: {event.type.name}"
         + (f" {transcript.step_id(job_id, event.ordinal)}" if event.ordinal != results.JOB else "")
-        for sequence, history in found
+        for sequence, history in islice(found, HISTORY_MAX)
         for event in history.events
     ]
 
@@ -73,10 +75,11 @@ def _history(transcript: Transcript, job_id: str) -> list[str]:
 def _step(transcript: Transcript, job_id: str, step_id: str) -> list[str]:
     """The row of a step, without what is as it always is."""
     step, due_for, ends_log_ms = transcript.step(job_id, step_id), "", 0
-    view = views.job_view(transcript.world.reader, job_id, transcript.world.limits, with_steps=True)
-    for each in () if view is None else view.steps:
-        if each.spec.id == step_id:
-            due_for, ends_log_ms = each.due_for, each.schedule_ends_log_ms
+    world = transcript.world
+    body = views.definition_of(world.reader, job_id)
+    if body is not None:
+        view = views.step_view(world.reader, job_id, body, world.ordinal(job_id, step_id), world.limits)
+        due_for, ends_log_ms = view.due_for, view.schedule_ends_log_ms
     facts = {
         "attempts": step.attempts,
         "lease_losses": step.lease_losses,

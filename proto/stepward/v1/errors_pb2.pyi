@@ -67,7 +67,9 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_UNIMPLEMENTED: _ErrorReason.ValueType  # 20
     """UNIMPLEMENTED: the call is in the contract and not yet served."""
     ERROR_REASON_REVISION_COMPACTED: _ErrorReason.ValueType  # 21
-    """OUT_OF_RANGE: the revision to resume from is no longer kept; list again and go on from there."""
+    """OUT_OF_RANGE: the revision to resume from is no longer kept, or is not a part of this history; read again and go on
+    from there. Metadata may name the newest revision.
+    """
     ERROR_REASON_WAIT_TIMED_OUT: _ErrorReason.ValueType  # 22
     """DEADLINE_EXCEEDED: the wait ended before the job; the job goes on. Metadata names it."""
     ERROR_REASON_JOB_STATE: _ErrorReason.ValueType  # 23
@@ -123,7 +125,9 @@ ERROR_REASON_INTERNAL: ErrorReason.ValueType  # 19
 ERROR_REASON_UNIMPLEMENTED: ErrorReason.ValueType  # 20
 """UNIMPLEMENTED: the call is in the contract and not yet served."""
 ERROR_REASON_REVISION_COMPACTED: ErrorReason.ValueType  # 21
-"""OUT_OF_RANGE: the revision to resume from is no longer kept; list again and go on from there."""
+"""OUT_OF_RANGE: the revision to resume from is no longer kept, or is not a part of this history; read again and go on
+from there. Metadata may name the newest revision.
+"""
 ERROR_REASON_WAIT_TIMED_OUT: ErrorReason.ValueType  # 22
 """DEADLINE_EXCEEDED: the wait ended before the job; the job goes on. Metadata names it."""
 ERROR_REASON_JOB_STATE: ErrorReason.ValueType  # 23

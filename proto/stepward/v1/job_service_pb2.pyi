@@ -355,7 +355,7 @@ class GetJobResponse(_message.Message):
     JOB_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def job(self) -> _job_pb2.Job:
-        """The job with its steps."""
+        """The job with its steps, or with those that fit into an answer: at most 1,000, in the order of the definition."""
 
     def __init__(
         self,
@@ -720,11 +720,13 @@ class WatchJobResponse(_message.Message):
     EVENTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def job(self) -> _job_pb2.Job:
-        """The job with its steps."""
+        """The job with its steps. While more of `events` follows at once, its revision is that of the last batch of which
+        everything was sent, so that it can always be resumed from.
+        """
 
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.HistoryEvent]:
-        """What happened since the message before."""
+        """What happened since the message before, or behind `from_revision`."""
 
     def __init__(
         self,

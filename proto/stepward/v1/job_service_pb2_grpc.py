@@ -154,7 +154,8 @@ class JobServiceServicer(object):
     def WatchJob(self, request, context):
         """Called by anyone who follows one job. Sends the job as it is, then each change, until it has ended. May be
         repeated from the last revision seen. Fails with JOB_NOT_FOUND; OVERLOADED when too many follow; WATCH_TOO_SLOW when
-        the caller does not read: resume from the last revision seen. Of a job with more steps than fit, the first message
+        the caller does not read: resume from the last revision seen; REVISION_COMPACTED for a revision that is not a part of
+        this history. Of a job with more steps than fit, the first message
         has as many as do, and a later one has those that changed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

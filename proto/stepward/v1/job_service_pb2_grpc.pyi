@@ -61,7 +61,8 @@ class JobServiceStub:
     WatchJob: _grpc.UnaryStreamMultiCallable[_job_service_pb2.WatchJobRequest, _job_service_pb2.WatchJobResponse]
     """Called by anyone who follows one job. Sends the job as it is, then each change, until it has ended. May be
     repeated from the last revision seen. Fails with JOB_NOT_FOUND; OVERLOADED when too many follow; WATCH_TOO_SLOW when
-    the caller does not read: resume from the last revision seen. Of a job with more steps than fit, the first message
+    the caller does not read: resume from the last revision seen; REVISION_COMPACTED for a revision that is not a part of
+    this history. Of a job with more steps than fit, the first message
     has as many as do, and a later one has those that changed.
     """
     WatchJobs: _grpc.UnaryStreamMultiCallable[_job_service_pb2.WatchJobsRequest, _job_service_pb2.WatchJobsResponse]
@@ -108,7 +109,8 @@ class JobServiceAsyncStub(JobServiceStub):
     WatchJob: _aio.UnaryStreamMultiCallable[_job_service_pb2.WatchJobRequest, _job_service_pb2.WatchJobResponse]  # type: ignore[assignment]
     """Called by anyone who follows one job. Sends the job as it is, then each change, until it has ended. May be
     repeated from the last revision seen. Fails with JOB_NOT_FOUND; OVERLOADED when too many follow; WATCH_TOO_SLOW when
-    the caller does not read: resume from the last revision seen. Of a job with more steps than fit, the first message
+    the caller does not read: resume from the last revision seen; REVISION_COMPACTED for a revision that is not a part of
+    this history. Of a job with more steps than fit, the first message
     has as many as do, and a later one has those that changed.
     """
     WatchJobs: _aio.UnaryStreamMultiCallable[_job_service_pb2.WatchJobsRequest, _job_service_pb2.WatchJobsResponse]  # type: ignore[assignment]
@@ -200,7 +202,8 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_job_service_pb2.WatchJobResponse], _abc.AsyncIterator[_job_service_pb2.WatchJobResponse]]:
         """Called by anyone who follows one job. Sends the job as it is, then each change, until it has ended. May be
         repeated from the last revision seen. Fails with JOB_NOT_FOUND; OVERLOADED when too many follow; WATCH_TOO_SLOW when
-        the caller does not read: resume from the last revision seen. Of a job with more steps than fit, the first message
+        the caller does not read: resume from the last revision seen; REVISION_COMPACTED for a revision that is not a part of
+        this history. Of a job with more steps than fit, the first message
         has as many as do, and a later one has those that changed.
         """
 

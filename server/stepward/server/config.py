@@ -91,6 +91,8 @@ class NodeConfig(Struct, frozen=True, kw_only=True):
     calls_max: int = 40_000
     # Connections that may be open at once. Agents keep one each.
     connections_max: int = 20_000
+    # How long a caller who follows a job may leave what was sent unread. It is then in his way only: he can resume.
+    stalled_ms_max: int = 30_000
     # Calls of one connection at the same time: many waiting RunJob calls share one.
     concurrent_streams_max: int = 10_000
     # Size of a call's metadata, so that headers cannot fill the memory.
@@ -142,6 +144,7 @@ _NODE_BOUNDS = (
     Bound("calls_reserved_max", 1, 1_000_000),
     Bound("calls_max", 1, 10_000_000),
     Bound("connections_max", 1, 1_000_000),
+    Bound("stalled_ms_max", 100, 3_600_000),
     Bound("concurrent_streams_max", 1, 1_000_000),
     Bound("metadata_bytes_max", 1_024, 1 << 20),
     Bound("handshake_timeout_ms", 100, 120_000),

@@ -113,10 +113,12 @@ _READS: Final = ("Get", "List", "Count", "Validate")
 class CallShell:
     """Wraps handlers. One for each node."""
 
-    def __init__(self, counters: Counters, rooms: Rooms, admission: Admission) -> None:
+    def __init__(self, counters: Counters, rooms: Rooms, admission: Admission, *, stalled_ms_max: int) -> None:
+        """`stalled_ms_max`: how long a caller of a stream of responses may leave one unread."""
         self._counters = counters
         self._rooms = rooms
         self._admission = admission
+        self._stalled_ms_max = stalled_ms_max
         # Asked once: one line a call costs a tenth of a small call.
         self._logs = logging.getLogger("stepward.calls").isEnabledFor(logging.DEBUG)
 
@@ -137,7 +139,7 @@ class CallShell:
         if method.client_streaming:
             return grpc.stream_stream_rpc_method_handler(self._shell(name, room, inner), response_serializer=serialize)
         if method.server_streaming:
-            inner = _streaming(request_type, inner)
+            inner = _streaming(request_type, inner, self._stalled_ms_max)
             return grpc.unary_stream_rpc_method_handler(self._shell(name, room, inner), response_serializer=serialize)
         inner = _parsing(request_type, inner)
         return grpc.unary_unary_rpc_method_handler(self._shell(name, room, inner), response_serializer=serialize)
@@ -188,12 +190,33 @@ def _parsing(type_: type[Message], handler: Any) -> Callable[[bytes, Context], A
     return parsed
 
 
-def _streaming(type_: type[Message], handler: Any) -> Callable[[bytes, Context], Awaitable[None]]:
-    """A handler that gives an iterator of responses, as one that writes them."""
+def _streaming(type_: type[Message], handler: Any, stalled_ms_max: int) -> Callable[[bytes, Context], Awaitable[None]]:
+    """A handler that gives an iterator of responses, as one that writes them.
+
+    One response is written at a time, and the next is made when it has left: so a caller who does not read costs the
+    memory of one, and for a bounded time.
+    """
 
     async def streamed(raw: bytes, context: Context) -> None:
-        async with contextlib.aclosing(handler(parse(type_, raw), context)) as responses:
+        request = parse(type_, raw)
+        # Apart from the first response: a status cannot follow a write that stalls when these travel together.
+        await context.send_initial_metadata(())
+        async with contextlib.aclosing(handler(request, context)) as responses:
             async for response in responses:
-                await context.write(response)
+                await _write(context, response, stalled_ms_max)
 
     return streamed
+
+
+async def _write(context: Context, response: Message, stalled_ms_max: int) -> None:
+    """Write a response.
+
+    Raises:
+        Refused: WATCH_TOO_SLOW, when the caller does not read.
+    """
+    try:
+        async with asyncio.timeout(stalled_ms_max / 1_000):
+            await context.write(response)
+    except TimeoutError:
+        text = f"nothing was read from this stream for {stalled_ms_max} ms; resume behind the last revision seen"
+        raise Refused(Rejection(Reason.WATCH_TOO_SLOW, text)) from None

@@ -267,7 +267,8 @@ class Node:
 
     def _make_server(self) -> grpc.aio.Server:
         server = grpc.aio.server(options=_server_options(self._cluster, self._config))
-        shell = CallShell(self._counters, Rooms(self._config), self._admission)
+        rooms = Rooms(self._config)
+        shell = CallShell(self._counters, rooms, self._admission, stalled_ms_max=self._config.stalled_ms_max)
         servicers = self._servicers()
         server.add_generic_rpc_handlers([shell.serve(service, servicers[service.name]) for service in SERVICES])
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from stepward.server.core.commands import AttemptEvent, AttemptReport, AttemptsReported
     from stepward.server.core.limits import Limits
-    from stepward.server.core.rows import Head
+    from stepward.server.core.rows import DefinitionBody, Head
     from stepward.server.core.views import AgentView, JobView, OfferView, StepView
 
 DEFAULT_NAMESPACE: Final = "default"
@@ -55,7 +55,7 @@ def failure(value: rows.Failure) -> common_pb2.Failure:
 
 
 def job(view: JobView, head: Head) -> job_pb2.Job:
-    """A job, outwards. `head` turns timers into instants."""
+    """A job without its steps, outwards. `job_steps` adds those that fit; `head` turns timers into instants."""
     row, progress = view.job, view.progress
     message = job_pb2.Job(
         job_id=view.job_id,
@@ -71,6 +71,7 @@ def job(view: JobView, head: Head) -> job_pb2.Job:
         cancel_requested=progress.cancel_requested,
         remaining=view.remaining,
         idempotency_key=row.idempotency_key,
+        steps_total=len(view.body.steps),
     )
     if progress.ended_wall_ms:
         message.ended_at.CopyFrom(timestamp(progress.ended_wall_ms))
@@ -80,7 +81,6 @@ def job(view: JobView, head: Head) -> job_pb2.Job:
         message.failure.CopyFrom(failure(view.failure))
     if progress.deadline_log_ms:
         message.deadline_at.CopyFrom(timestamp(views.wall_ms(head, Clock.LOG, progress.deadline_log_ms)))
-    message.steps.extend(_step(view, step, head) for step in view.steps)
     return message
 
 
@@ -101,14 +101,15 @@ def ended_job(view: JobView) -> job_pb2.Job:
     )
 
 
-def _step(view: JobView, step: StepView, head: Head) -> job_pb2.JobStep:
+def step(body: DefinitionBody, step: StepView, head: Head) -> job_pb2.JobStep:
+    """One step of a job, outwards. `head` turns timers into instants."""
     spec, row = step.spec, step.step
     message = job_pb2.JobStep(
         step_id=spec.id,
         state=int(rows.StepState.PENDING if row is None else row.state),  # type: ignore[arg-type]  # as above
         action=spec.action,
         queue=spec.queue,
-        needs=[view.steps[ordinal].spec.id for ordinal in spec.needs],
+        needs=[body.steps[ordinal].id for ordinal in spec.needs],
         attempts_max=step.attempts_max,
         has_undo=spec.undo is not None,
         due_for=step.due_for,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from stepward.server.api import convert, history, pages, validate
+from stepward.server.api import convert, history, job_steps, pages, validate
 from stepward.server.api.job_lists import JobLists
 from stepward.server.api.waits import seconds_left
 from stepward.server.core import canonical, views
@@ -113,7 +113,9 @@ class JobService:
         """See the contract."""
         with self._gateway.read(stale=_stale(request.consistency)) as reader:
             view = self._view(reader, request.job_id, with_steps=True)
-            return job_service_pb2.GetJobResponse(job=convert.job(view, reader.head()))
+            answer = job_service_pb2.GetJobResponse(job=convert.job(view, reader.head()))
+            job_steps.add(answer.job, reader, view, self._limits)
+        return answer
 
     async def list_jobs(
         self, request: job_service_pb2.ListJobsRequest, context: Any
@@ -125,7 +127,7 @@ class JobService:
         self, request: job_service_pb2.WatchJobRequest, context: Any
     ) -> AsyncIterator[job_service_pb2.WatchJobResponse]:
         """See the contract."""
-        return self._watch.follow(request.job_id, request.from_revision)
+        return self._watch.follow(request.job_id, request.from_revision, context)
 
     def watch_jobs(
         self, request: job_service_pb2.WatchJobsRequest, context: Any
@@ -136,8 +138,13 @@ class JobService:
     async def list_job_steps(
         self, request: job_service_pb2.ListJobStepsRequest, context: Any
     ) -> job_service_pb2.ListJobStepsResponse:
-        """Not served yet."""
-        raise refuse(Reason.UNIMPLEMENTED, "ListJobSteps is not served yet; read the job")
+        """See the contract."""
+        query = job_steps.read_query(request, self._limits)
+        with self._gateway.read(stale=_stale(request.consistency)) as reader:
+            body = views.definition_of(reader, request.job_id) if is_job_id(request.job_id) else None
+            if body is None:
+                raise _job_not_found(request.job_id)
+            return job_steps.page(reader, request.job_id, body, query, self._limits)
 
     async def count_jobs(
         self, request: job_service_pb2.CountJobsRequest, context: Any

@@ -145,6 +145,8 @@ class Batch:
         if waits:
             progress = self.progress(job_id)
             self.put_progress(job_id, progress, waiting=progress.waiting + waits)
+        if state is not step.state:
+            self.draft.moved(job_id, ordinal)
         return after
 
     def keep(self, job_id: str, ordinal: int, step: Step, **changes: Any) -> Step:

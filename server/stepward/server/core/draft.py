@@ -30,7 +30,8 @@ class Draft:
         self._undo: list[tuple[bytes, object]] = []
         # Keys that the reader has and that this batch has removed, whatever became of them since.
         self._removed: set[bytes] = set()
-        self._events: dict[str, list[rows.Event]] = {}
+        # What happened to each job, and the positions of its steps that changed their state.
+        self._events: dict[str, list[rows.Event | int]] = {}
         self._event_log: list[str] = []
 
     def get(self, key: bytes) -> Row | None:
@@ -116,6 +117,11 @@ class Draft:
         self._events.setdefault(job_id, []).append(event)
         self._event_log.append(job_id)
 
+    def moved(self, job_id: str, ordinal: int) -> None:
+        """A step of a job has changed its state, whether or not an event tells of it."""
+        self._events.setdefault(job_id, []).append(ordinal)
+        self._event_log.append(job_id)
+
     def savepoint(self) -> tuple[int, int]:
         """Where to go back to."""
         return len(self._undo), len(self._event_log)
@@ -142,13 +148,16 @@ class Draft:
         return len(self._undo)
 
     def touched(self) -> tuple[str, ...]:
-        """Jobs that this batch did something to, with events."""
+        """Jobs that this batch did something to."""
         return tuple(self._events)
 
     def write_history(self, *, sequence: int, wall_ms: int, led_ms: int, log_ms: int) -> None:
         """Put one history row a job."""
-        for job_id, events in self._events.items():
-            self.put(keys.history(job_id, sequence), rows.History(wall_ms, led_ms, log_ms, tuple(events)))
+        for job_id, happened in self._events.items():
+            events = tuple(one for one in happened if isinstance(one, rows.Event))
+            told = {event.ordinal for event in events}
+            moved = tuple(sorted({one for one in happened if isinstance(one, int)} - told))
+            self.put(keys.history(job_id, sequence), rows.History(wall_ms, led_ms, log_ms, events, moved))
 
     def changes(self) -> dict[bytes, Row | None]:
         """All changes, in the order of the kinds' first change."""

@@ -433,12 +433,13 @@ class Event(Value, frozen=True):
 
 
 class History(Row, frozen=True):
-    """What one batch did to one job (`H`)."""
+    """What one batch did to one job (`H`). `moved`: steps that changed their state, and of which no event tells."""
 
     wall_ms: int
     led_ms: int
     log_ms: int
     events: tuple[Event, ...]
+    moved: tuple[int, ...] = ()
 
 
 class Beat(Row, frozen=True):

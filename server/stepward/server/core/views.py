@@ -6,7 +6,6 @@ input and the outputs of earlier steps.
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
@@ -19,10 +18,12 @@ from stepward.server.core.rows import Assignment, CancelReason, Clock, JobState,
 from stepward.server.core.schedules import What
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from stepward.server.core.inputs import Rows
     from stepward.server.core.limits import Limits
     from stepward.server.core.reader import Reader
-    from stepward.server.core.rows import Failure, Head, History, Job, Progress, Session, Step, StepSpec
+    from stepward.server.core.rows import DefinitionBody, Failure, Head, History, Job, Progress, Session, Step, StepSpec
     from stepward.server.core.schedules import Policy
 
 R = TypeVar("R", bound=rows.Row)
@@ -42,15 +43,16 @@ class StepView(Struct, frozen=True):
 
 
 class JobView(Struct, frozen=True):
-    """One job. `steps` is empty and `output` is None when they were not asked for."""
+    """One job. `steps` are rows of steps by position, and empty when they were not asked for; `step_view` shows one."""
 
     job_id: str
     job: Job
+    body: DefinitionBody
     progress: Progress
     output: Payload | None
     failure: Failure | None
     remaining: tuple[str, ...] = ()
-    steps: tuple[StepView, ...] = ()
+    steps: tuple[Step | None, ...] = ()
 
 
 class OfferView(Struct, frozen=True):
@@ -99,7 +101,7 @@ def job_view(reader: Rows, job_id: str, limits: Limits, *, with_steps: bool) -> 
 
 
 def _job_view(reader: Rows, job_id: str, job: Job, limits: Limits, *, with_steps: bool, with_output: bool) -> JobView:
-    """A job put together from no more rows than it takes: a definition may have 500 steps."""
+    """A job put together from no more rows than it takes: a definition may have thousands of steps."""
     progress = _require(reader, keys.progress(job_id), rows.Progress)
     body = _require(reader, keys.definition_body(job.definition_hash), rows.DefinitionBody)
     output, failure = None, progress.failure
@@ -111,16 +113,24 @@ def _job_view(reader: Rows, job_id: str, job: Job, limits: Limits, *, with_steps
     remaining: tuple[str, ...] = ()
     if _may_remain(progress):
         remaining = tuple(spec.id for spec, step in zip(body.steps, steps, strict=True) if step and needs_undo(step))
-    views: tuple[StepView, ...] = ()
-    if with_steps:
-        pairs = enumerate(zip(body.steps, steps, strict=True))
-        views = tuple(_step_view(reader, job_id, n, spec, step, limits) for n, (spec, step) in pairs)
-    return JobView(job_id, job, progress, output, failure, remaining, views)
+    return JobView(job_id, job, body, progress, output, failure, remaining, tuple(steps) if with_steps else ())
 
 
 def _may_remain(progress: Progress) -> bool:
     """Whether a person may have to look at what the job has left behind."""
     return progress.state in (JobState.FAILED, JobState.ESCALATED)
+
+
+def definition_of(reader: Rows, job_id: str) -> DefinitionBody | None:
+    """The snapshot of its definition that a job keeps, or None if there is no such job."""
+    job = _read(reader, keys.job(job_id), rows.Job)
+    return None if job is None else _require(reader, keys.definition_body(job.definition_hash), rows.DefinitionBody)
+
+
+def step_view(reader: Rows, job_id: str, body: DefinitionBody, ordinal: int, limits: Limits) -> StepView:
+    """One step of a job, with its output and its progress."""
+    step = _read(reader, keys.step(job_id, ordinal), rows.Step)
+    return _step_view(reader, job_id, ordinal, body.steps[ordinal], step, limits)
 
 
 def _step_view(reader: Rows, job_id: str, ordinal: int, spec: StepSpec, step: Step | None, limits: Limits) -> StepView:
@@ -179,17 +189,14 @@ def wall_ms(head: Head, clock: Clock, at_ms: int) -> int:
 def listed_job(reader: Rows, job_id: str, job: Job, limits: Limits) -> tuple[JobView, int]:
     """A job of a list, without steps and output, and how many rows of steps were read for it."""
     view = _job_view(reader, job_id, job, limits, with_steps=False, with_output=False)
-    if not _may_remain(view.progress):
-        return view, 0
-    return view, len(_require(reader, keys.definition_body(job.definition_hash), rows.DefinitionBody).steps)
+    return view, len(view.body.steps) if _may_remain(view.progress) else 0
 
 
-def history(reader: Reader, job_id: str, *, after_sequence: int, count_max: int) -> list[tuple[int, History]]:
-    """What happened to a job behind a batch, one entry a batch, the oldest first, with their sequences."""
+def history(reader: Reader, job_id: str, *, after_sequence: int) -> Iterator[tuple[int, History]]:
+    """What happened to a job behind a batch, one entry a batch, the oldest first, with their sequences. Lazily."""
     prefix = keys.histories(job_id)
-    after = keys.history(job_id, after_sequence) if after_sequence else b""
-    found = islice(reader.scan(prefix, after=after), count_max)
-    return [(int.from_bytes(key[len(prefix) :], "big"), _require(reader, key, rows.History)) for key in found]
+    for key in reader.scan(prefix, after=keys.history(job_id, after_sequence) if after_sequence else b""):
+        yield int.from_bytes(key[len(prefix) :], "big"), _require(reader, key, rows.History)
 
 
 def offer_view(reader: Rows, key: bytes, assignment: Assignment, limits: Limits) -> OfferView | None:
