@@ -56,7 +56,8 @@ def step_state(number: common_pb2.StepState.ValueType) -> StepState:
     """The state, UNSPECIFIED for one that is newer than this client."""
     if number not in common_pb2.StepState.values():
         return StepState.UNSPECIFIED
-    return StepState(common_pb2.StepState.Name(number).removeprefix("STEP_STATE_"))
+    name = common_pb2.StepState.Name(number).removeprefix("STEP_STATE_")
+    return StepState(name) if name in StepState.__members__ else StepState.UNSPECIFIED
 
 
 def instant(owner: Message, name: str) -> datetime | None:
