@@ -28,7 +28,7 @@ def key(number: int) -> bytes:
 
 def row(number: int) -> rows.Assignment:
     """An assignment that can be told from others."""
-    return rows.Assignment(False, rows.StartMode.ON_OFFER, number)
+    return rows.Assignment(rows.Part.ACTION, rows.StartMode.ON_OFFER, number)
 
 
 def test_a_row_born_in_the_batch_vanishes_without_a_trace() -> None:

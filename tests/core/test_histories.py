@@ -57,6 +57,12 @@ if TYPE_CHECKING:
     from stepward.server.core.commands import AnyCommand, AttemptEvent
 
 DONE = Succeeded(Payload(b'{"id":1}'))
+# What a question is answered; any other part of a step may give the same.
+VERDICTS = [
+    Succeeded(Payload(b'{"happened":true,"output":{"id":2}}')),
+    Succeeded(Payload(b'{"happened":false}')),
+    Succeeded(Payload(b'{"happened":null}')),
+]
 COMMANDS = 250
 JOBS_MAX = 25
 
@@ -78,6 +84,8 @@ def make_definition(rng: random.Random) -> DefinitionBody:
             start=rng.choice(list(StartMode)),
             on_unknown=rng.choice(list(OnUnknown)),
             retry=RetrySpec(attempts_max=3, time_ms_max=rng.choice([0, 0, 0, 20_000])),
+            verify=rng.random() < 0.4,
+            undo_effect=rng.choice([Effect.IDEMPOTENT] * 3 + [Effect.NON_IDEMPOTENT]),
             heartbeat_ms=rng.choice([0, 0, 2_000]),
             schedule_to_close_ms=rng.choice([0, 0, 0, 15_000]),
         )
@@ -200,6 +208,7 @@ class History:
     def _event(self) -> AttemptEvent:
         rng = self.rng
         events: list[AttemptEvent] = [
+            rng.choice(VERDICTS),
             DONE,
             DONE,
             DONE,
@@ -250,7 +259,7 @@ class History:
     def _do_well(self, session_id: str, key: bytes) -> None:
         _, token, job_id, ordinal = keys.parse_assignment(key)
         ref = AttemptRef(job_id, self.body.steps[ordinal].id, token)
-        reports = tuple(AttemptReport(ref, event) for event in (Accepted(), DONE))
+        reports = tuple(AttemptReport(ref, event) for event in (Accepted(), self.rng.choice([DONE, *VERDICTS])))
         self.world.one(ReportAttempts(session_id, 1, reports))
 
     def _check_order(self, job_id: str) -> None:

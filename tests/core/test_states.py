@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepward.server.core import states
-from stepward.server.core.rows import JobState, StepState
+from stepward.server.core.rows import JobState, Part, StepState
 from stepward.server.core.states import Mover
 from stepward.v1 import common_pb2
 
@@ -15,8 +15,8 @@ def test_every_state_says_what_moves_it() -> None:
 
 
 def test_what_is_final_goes_nowhere_but_into_an_undo() -> None:
-    """A state that nothing moves has no way on, except the undo of what was done, or may have been."""
-    undo_begins = {StepState.UNDO_READY, StepState.UNDO_RETRY_WAIT}
+    """A state that nothing moves has no way on, but the undo of what was done or may have been, and asking first."""
+    undo_begins = {phase for each in (states.UNDO, states.VERIFY) for phase in (each.ready, each.retry_wait)}
     for state, mover in states.MOVERS.items():
         if mover is Mover.NOTHING:
             assert states.MOVES[state] <= undo_begins, state
@@ -24,7 +24,7 @@ def test_what_is_final_goes_nowhere_but_into_an_undo() -> None:
 
 
 def test_every_state_can_be_reached() -> None:
-    """From PENDING, over the moves; but for those that a question and a second harm will bring."""
+    """From PENDING, over the moves."""
     reached = {StepState.PENDING}
     while True:
         more = {after for state in reached for after in states.MOVES[state]} - reached
@@ -32,18 +32,29 @@ def test_every_state_can_be_reached() -> None:
             break
         reached |= more
 
-    verify = {state for state in StepState if state.name.startswith("VERIFY_")}
-    assert set(StepState) - reached == verify | {StepState.UNDO_OUTCOME_UNKNOWN}
+    assert reached == set(StepState)
 
 
 def test_phases_do_not_mix() -> None:
-    """The two directions have the same parts, and no state or event in common."""
-    forward, undo = states.FORWARD[1:], states.UNDO[1:]
+    """The parts of a step have states and events for the same things, and none in common."""
+    told = [(type(each), each) for phase in states.PHASES for each in phase]
 
-    assert len(forward) == len(undo) == len(set(forward))
-    assert not set(forward) & set(undo)
-    assert all(states.phase(state) is states.FORWARD for state in forward if isinstance(state, StepState))
-    assert all(states.phase(state) is states.UNDO for state in undo if isinstance(state, StepState))
+    assert len(told) == len(set(told))
+    assert {phase.part for phase in states.PHASES} == set(Part)
+    for phase in states.PHASES:
+        assert all(states.phase(state) is phase for state in phase if isinstance(state, StepState))
+
+
+def test_every_state_belongs_to_a_part() -> None:
+    """Those behind the undo states too, whose numbers are higher."""
+    parts = {state: states.phase(state).part for state in StepState}
+
+    assert {state for state, part in parts.items() if part is Part.VERIFY} == {
+        state for state in StepState if state.name.startswith("VERIFY_")
+    }
+    assert {state for state, part in parts.items() if part is Part.UNDO} == {
+        state for state in StepState if state.name.startswith("UNDO_") or state is StepState.COMPENSATED
+    }
 
 
 def test_job_states_are_those_of_the_contract() -> None:

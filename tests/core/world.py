@@ -30,6 +30,7 @@ from stepward.server.core.rows import (
     StartMode,
     StepSpec,
     UndoSpec,
+    VerifySpec,
 )
 from stepward.server.store.live import LiveRows
 from stepward.server.store.memory import MemoryStore
@@ -180,10 +181,15 @@ def step_spec(
     start: StartMode = StartMode.ON_OFFER,
     on_unknown: OnUnknown = OnUnknown.ESCALATE,
     retry: RetrySpec | None = None,
+    verify: bool = False,
+    undo_effect: Effect = Effect.IDEMPOTENT,
     heartbeat_ms: int = 0,
     schedule_to_close_ms: int = 0,
 ) -> StepSpec:
-    """A step on queue "q" with an action of its own name; its undo is "undo-" and that name. All have equal bounds."""
+    """A step on queue "q" with an action of its own name; its undo is "undo-" and that name, its question "ask-".
+
+    All have equal bounds.
+    """
     retry = retry or RetrySpec(attempts_max=3)
     bounds = (heartbeat_ms, schedule_to_close_ms)
     return StepSpec(
@@ -199,14 +205,14 @@ def step_spec(
         effect=effect,
         start=start,
         on_unknown=on_unknown,
-        undo=UndoSpec(f"undo-{id_}", "q", retry, 10_000, DAY_MS, *bounds) if undo else None,
-        verify=None,
+        undo=UndoSpec(f"undo-{id_}", "q", retry, 10_000, DAY_MS, *bounds, undo_effect) if undo else None,
+        verify=VerifySpec(f"ask-{id_}", "q", retry, 10_000, DAY_MS, *bounds) if verify else None,
         heartbeat_ms=heartbeat_ms,
         schedule_to_close_ms=schedule_to_close_ms,
     )
 
 
 def actions_of(body: DefinitionBody) -> tuple[str, ...]:
-    """Every action of a definition, with its undos."""
-    undos = tuple(spec.undo.action for spec in body.steps if spec.undo is not None)
-    return tuple(spec.action for spec in body.steps) + undos
+    """Every action of a definition, with its undos and its questions."""
+    policies = (policy for spec in body.steps for policy in (spec, spec.undo, spec.verify))
+    return tuple(dict.fromkeys(policy.action for policy in policies if policy is not None))

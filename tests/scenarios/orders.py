@@ -30,7 +30,14 @@ from stepward.server.core.commands import (
     Unknown,
 )
 from stepward.server.core.definition import compile_definition
-from stepward.server.core.definition_source import DefinitionSource, RetrySource, StepSource, TimeoutsSource, UndoSource
+from stepward.server.core.definition_source import (
+    DefinitionSource,
+    RetrySource,
+    StepSource,
+    TimeoutsSource,
+    UndoSource,
+    VerifySource,
+)
 from stepward.server.core.rows import DefinitionBody, Effect, OnDeadline, OnUnknown, Payload, StartMode
 from stepward.server.core.sessions import held_digest
 from tests.core.world import actions_of
@@ -99,7 +106,8 @@ def _step(line: Line) -> StepSource:
         heartbeat_ms=_maybe(line, "heartbeat"),
         schedule_to_close_ms=_maybe(line, "schedule_to_close"),
     )
-    undo = line.take("undo", "")
+    undo, undo_effect = line.take("undo", ""), _member(line, "undo_effect", Effect)
+    verify, verify_queue = line.take("verify", ""), line.take("verify_queue", "")
     step = StepSource(
         id=line.word(),
         action=line.take("action", ""),
@@ -110,7 +118,8 @@ def _step(line: Line) -> StepSource:
         timeouts=timeouts,
         effect=_member(line, "effect", Effect),
         start=_member(line, "start", StartMode),
-        undo=UndoSource(undo, retry, timeouts) if undo else None,
+        undo=UndoSource(undo, retry, timeouts, effect=undo_effect) if undo else None,
+        verify=VerifySource(verify, retry, timeouts, verify_queue) if verify else None,
         on_unknown=_member(line, "on_unknown", OnUnknown),
     )
     line.done()

@@ -225,7 +225,7 @@ def test_an_undo_is_not_told_the_progress_of_the_action() -> None:
     offer = views.offer_view(world.reader, key, assignment, world.limits)
 
     assert offer is not None
-    assert (offer.undo, offer.last_progress) == (True, None)
+    assert (offer.part, offer.last_progress) == (rows.Part.UNDO, None)
 
 
 def test_an_undo_of_a_lost_agent_waits_for_its_fence_before_it_is_repeated() -> None:

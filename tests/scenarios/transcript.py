@@ -5,7 +5,8 @@ Commands, each with `at=MS` to set all clocks first:
     limits session_ttl_ms=3000 ...             bounds of the rules, before everything else
     define NAME [output=JSON] [deadline=] [on_deadline=]
                                                a definition; one indented line a step:
-      STEP [needs=A,B] [action=] [queue=] [input=JSON] [undo=ACTION] [effect=] [start=] [on_unknown=]
+      STEP [needs=A,B] [action=] [queue=] [input=JSON] [undo=ACTION] [undo_effect=]
+           [verify=ACTION] [verify_queue=] [effect=] [start=] [on_unknown=]
            [attempts= initial= factor= cap= kinds=A,B time_max=]
            [start_to_close=] [queue_timeout=] [heartbeat=] [schedule_to_close=]
     submit JOB definition=NAME [version=] [input=JSON] [key=] [caller=] [namespace=] [deadline=]

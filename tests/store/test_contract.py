@@ -206,7 +206,7 @@ def test_count(shelf: Shelf) -> None:
 
 def test_assignments_of_a_session_are_counted(shelf: Shelf) -> None:
     """What frees and takes slots: counted for each session alone, whatever is put or deleted twice."""
-    grant = rows.Assignment(undo=False, start=rows.StartMode.ON_OFFER, offered_led_ms=1)
+    grant = rows.Assignment(part=rows.Part.ACTION, start=rows.StartMode.ON_OFFER, offered_led_ms=1)
     first, second, other = (keys.assignment(who, token, "1-j", 0) for who, token in (("s", 1), ("s", 2), ("s2", 1)))
     shelf.change({first: grant, second: grant, other: grant})
     shelf.change({first: grant})

@@ -145,7 +145,7 @@ def test_deleted_definition_is_gone() -> None:
 
 def test_session_without_assignments_leaves_nothing_behind() -> None:
     live = LiveRows(MemoryStore())
-    grant = rows.Assignment(undo=False, start=rows.StartMode.ON_OFFER, offered_led_ms=1)
+    grant = rows.Assignment(part=rows.Part.ACTION, start=rows.StartMode.ON_OFFER, offered_led_ms=1)
     for token in range(10):
         key = keys.assignment(f"session-{token}", token, "1-j", 0)
         live.applied({key: grant})
@@ -157,7 +157,7 @@ def test_session_without_assignments_leaves_nothing_behind() -> None:
 def test_cache_of_a_new_epoch_starts_from_rows() -> None:
     """Assignments are derived from rows, so what an earlier leader's memory held does not matter."""
     store = MemoryStore()
-    grant = rows.Assignment(undo=False, start=rows.StartMode.ON_OFFER, offered_led_ms=1)
+    grant = rows.Assignment(part=rows.Part.ACTION, start=rows.StartMode.ON_OFFER, offered_led_ms=1)
     put(store, None, {keys.assignment("s", token, "1-j", 0): grant for token in range(5)})
 
     assert LiveRows(store).count(keys.assignments("s")) == 5
@@ -166,7 +166,7 @@ def test_cache_of_a_new_epoch_starts_from_rows() -> None:
 def test_assignments_are_counted_without_walking() -> None:
     store = MemoryStore()
     live = LiveRows(store)
-    grant = rows.Assignment(undo=False, start=rows.StartMode.ON_OFFER, offered_led_ms=1)
+    grant = rows.Assignment(part=rows.Part.ACTION, start=rows.StartMode.ON_OFFER, offered_led_ms=1)
     live.applied({keys.assignment("s", 1, "1-j", 0): grant})
 
     assert live.count(keys.assignments("s")) == 1

@@ -215,7 +215,7 @@ def test_head_is_read_back() -> None:
         # There is none.
         None,
         # A format of the future.
-        keys.encode_row(rows.Ready(undo=False)),
+        keys.encode_row(rows.Ready(part=rows.Part.ACTION)),
         b"",
     ],
 )

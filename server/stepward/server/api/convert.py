@@ -159,7 +159,8 @@ def offer(view: OfferView) -> agent_service_pb2.Offer:
         start=int(view.start),  # type: ignore[arg-type]  # the numbers are the contract's, held to it by a test
         start_to_close=duration(view.start_to_close_ms),
         idempotent=view.idempotent,
-        undo=view.undo,
+        undo=view.part is rows.Part.UNDO,
+        verify=view.part is rows.Part.VERIFY,
         definition_name=view.definition_name,
         last_progress=None if view.last_progress is None else payload(view.last_progress),
         heartbeat_timeout=duration(view.heartbeat_ms) if view.heartbeat_ms else None,

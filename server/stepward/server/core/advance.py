@@ -17,7 +17,7 @@ from stepward.server.core.rows import Clock, EventType, Failure, JobState, StepS
 
 if TYPE_CHECKING:
     from stepward.server.core.batch import Batch
-    from stepward.server.core.rows import Progress, Step
+    from stepward.server.core.rows import Payload, Progress, Step
     from stepward.server.core.states import Phase
 
 
@@ -60,7 +60,7 @@ def _input_failure(batch: Batch, job_id: str, ordinal: int) -> Failure | None:
 def make_ready(batch: Batch, job_id: str, ordinal: int, step: Step, phase: Phase) -> Step:
     """Put a step, or its undo, where agents are given work from."""
     order = batch.moment.sequence
-    batch.draft.put(keys.ready(_lane(batch, job_id, ordinal, phase), order, job_id, ordinal), rows.Ready(phase.undo))
+    batch.draft.put(keys.ready(_lane(batch, job_id, ordinal, phase), order, job_id, ordinal), rows.Ready(phase.part))
     batch.event(job_id, phase.became_ready, ordinal=ordinal)
     log_ms = batch.moment.log_ms
     first_log_ms = log_ms if step.ready_log_ms < 0 else step.ready_log_ms
@@ -78,6 +78,26 @@ def unready(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
 def _lane(batch: Batch, job_id: str, ordinal: int, phase: Phase) -> bytes:
     policy = batch.policy(job_id, ordinal, phase)
     return keys.lane(batch.job(job_id).namespace, policy.queue, policy.action)
+
+
+def succeed(batch: Batch, job_id: str, ordinal: int, step: Step, output: Payload) -> None:
+    """A step has given an output."""
+    from stepward.server.core import compensation  # noqa: PLC0415 - the two rules call each other
+
+    forget_progress(batch, job_id, ordinal)
+    batch.draft.put(keys.output(job_id, ordinal), rows.Output(output))
+    # While its job is stopping the timer marks the step as not yet settled; `settle` takes it away.
+    timer = batch.led_in(0) if compensation.is_stopping(batch.progress(job_id)) else NO_TIMER
+    batch.move(job_id, ordinal, step, StepState.SUCCEEDED, timer, failure=None)
+    step_succeeded(batch, job_id, ordinal)
+    compensation.settle(batch, job_id, ordinal)
+
+
+def forget_progress(batch: Batch, job_id: str, ordinal: int) -> None:
+    """What was said of how far an attempt is: no other attempt will go on from there."""
+    key = keys.step_progress(job_id, ordinal)
+    if batch.draft.get(key) is not None:
+        batch.draft.delete(key)
 
 
 def step_succeeded(batch: Batch, job_id: str, ordinal: int) -> None:

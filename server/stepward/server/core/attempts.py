@@ -5,30 +5,30 @@ The rules are the same for the action of a step and for its undo; `states.Phase`
 
 from __future__ import annotations
 
-from enum import Enum, auto
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 from msgspec.structs import replace
 
-from stepward.server.core import advance, compensation, keys, leases, policies, rows, schedules, states
+from stepward.server.core import advance, compensation, keys, leases, policies, rows, schedules, states, verifying
 from stepward.server.core.batch import NO_TIMER, TimerAt
-from stepward.server.core.rows import CancelReason, Clock, Effect, EventType, Failure, Lingering, OnUnknown, StepState
+from stepward.server.core.rows import (
+    CancelReason,
+    Clock,
+    Effect,
+    End,
+    EventType,
+    Failure,
+    Lingering,
+    OnUnknown,
+    Part,
+    StepState,
+)
 from stepward.server.core.schedules import What
 
 if TYPE_CHECKING:
     from stepward.server.core.batch import Batch
     from stepward.server.core.rows import Step
     from stepward.server.core.states import Phase
-
-
-class End(Enum):
-    """How an attempt ended. After all but FAILED it may have happened; BROKEN is a failure that may hide an effect."""
-
-    FAILED = auto()
-    BROKEN = auto()
-    TIMED_OUT = auto()
-    LOST = auto()
-    UNKNOWN = auto()
 
 
 def end(
@@ -40,17 +40,34 @@ def end(
     assert step.state in states.HELD
     phase = states.phase(step.state)
     step = _close(batch, job_id, ordinal, step, how, failure)
-    if not phase.undo and not advance.goes_forward(batch.progress(job_id)):
-        _unsettle(batch, job_id, ordinal, step)
-        return
-    if _may_retry(batch, job_id, ordinal, step, how, failure):
-        wait_ms = _wait_ms(batch, job_id, ordinal, step, retry_after_ms)
-        too_late = _too_late(batch, job_id, ordinal, step, wait_ms)
+    if compensation.is_unwanted(batch, job_id, phase):
+        unsettle(batch, job_id, ordinal, step)
+    elif verifying.may_tell(batch, job_id, ordinal, step, how):
+        verifying.ask(batch, job_id, ordinal, step, how, failure)
+    else:
+        follow(batch, job_id, ordinal, step, phase, how, failure, retry_after_ms=retry_after_ms)
+
+
+def follow(
+    batch: Batch,
+    job_id: str,
+    ordinal: int,
+    step: Step,
+    phase: Phase,
+    how: End,
+    failure: Failure,
+    *,
+    retry_after_ms: int | None = None,
+) -> None:
+    """Do what the policy of a part of a step says when an attempt of it has ended like this: repeat it, or give up."""
+    if _may_retry(batch, job_id, ordinal, step, phase, how, failure):
+        wait_ms = _wait_ms(batch, job_id, ordinal, step, phase, retry_after_ms)
+        too_late = _too_late(batch, job_id, ordinal, step, phase, wait_ms)
         if not too_late:
-            _wait_for_retry(batch, job_id, ordinal, step, wait_ms)
+            _wait_for_retry(batch, job_id, ordinal, step, phase, wait_ms)
             return
         failure = replace(failure, message=f"{failure.message}; {too_late}" if failure.message else too_late)
-    _give_up(batch, job_id, ordinal, step, how, failure)
+    _give_up(batch, job_id, ordinal, step, phase, how, failure)
 
 
 def _close(batch: Batch, job_id: str, ordinal: int, step: Step, how: End, failure: Failure) -> Step:
@@ -68,7 +85,7 @@ def _close(batch: Batch, job_id: str, ordinal: int, step: Step, how: End, failur
         lingering = step.lingering
     else:
         batch.draft.delete(key)
-    if how is End.LOST:
+    if how is End.LOST and phase.part is not Part.VERIFY:
         lingering = _linger(batch, step, Lingering(step.session_id, step.token, lost=True))
         fence_led_ms = max(fence_led_ms, fence_of(batch, step.session_id))
     type_ = {
@@ -107,8 +124,9 @@ def let_go(batch: Batch, job_id: str, ordinal: int, step: Step, why: CancelReaso
     """
     key = keys.assignment(step.session_id, step.token, job_id, ordinal)
     assignment = batch.draft.require(key, rows.Assignment)
-    batch.draft.put(key, rows.Assignment(assignment.undo, assignment.start, assignment.offered_led_ms, why))
-    lingering = _linger(batch, step, Lingering(step.session_id, step.token))
+    batch.draft.put(key, replace(assignment, cancel=why, resends=0))
+    asks = assignment.part is Part.VERIFY
+    lingering = _linger(batch, step, Lingering(step.session_id, step.token, asks=asks))
     return batch.keep(job_id, ordinal, step, lingering=lingering, maybe_done=True)
 
 
@@ -136,8 +154,7 @@ def _linger(batch: Batch, step: Step, attempt: Lingering) -> tuple[Lingering, ..
     return (*kept, attempt)
 
 
-def _may_retry(batch: Batch, job_id: str, ordinal: int, step: Step, how: End, failure: Failure) -> bool:
-    phase = states.phase(step.state)
+def _may_retry(batch: Batch, job_id: str, ordinal: int, step: Step, phase: Phase, how: End, failure: Failure) -> bool:
     retry = batch.policy(job_id, ordinal, phase).retry
     if not failure.retryable or failure.kind in retry.non_retryable_kinds:
         return False
@@ -149,60 +166,74 @@ def _may_retry(batch: Batch, job_id: str, ordinal: int, step: Step, how: End, fa
 
 
 def _repeating_is_harmless(batch: Batch, job_id: str, ordinal: int, phase: Phase) -> bool:
-    """Whether an attempt that may have happened may be followed by another. An undo always may: it has a key, too."""
-    return phase.undo or batch.spec(job_id, ordinal).effect is Effect.IDEMPOTENT
+    """Whether an attempt that may have happened may be followed by another."""
+    spec = batch.spec(job_id, ordinal)
+    if phase.part is Part.VERIFY:
+        return True
+    effect = spec.undo.effect if phase.undo and spec.undo is not None else spec.effect
+    return effect is Effect.IDEMPOTENT
 
 
-def _wait_ms(batch: Batch, job_id: str, ordinal: int, step: Step, retry_after_ms: int | None) -> int:
+def _wait_ms(batch: Batch, job_id: str, ordinal: int, step: Step, phase: Phase, retry_after_ms: int | None) -> int:
     """How long to wait for the next attempt: what the agent asked for, or what the policy draws."""
     if retry_after_ms is not None:
         return min(retry_after_ms, batch.limits.duration_ms_max)
     # A lost offer used no attempt, yet it waits like the first one.
-    retry = batch.policy(job_id, ordinal, states.phase(step.state)).retry
+    retry = batch.policy(job_id, ordinal, phase).retry
     return policies.retry_delay_ms(max(1, step.attempts), retry, batch.rng)
 
 
-def _too_late(batch: Batch, job_id: str, ordinal: int, step: Step, wait_ms: int) -> str:
+def _too_late(batch: Batch, job_id: str, ordinal: int, step: Step, phase: Phase, wait_ms: int) -> str:
     """Why it is of no use to wait so long for another attempt, as the end of a sentence; empty when it is of use."""
-    bound = schedules.no_start_from(batch.policy(job_id, ordinal, states.phase(step.state)), step)
+    bound = schedules.no_start_from(batch.policy(job_id, ordinal, phase), step)
     if bound is None or batch.moment.log_ms + wait_ms < bound.at_log_ms:
         return ""
     left_ms = max(0, bound.at_log_ms - batch.moment.log_ms)
     return f"not tried again: the wait would be {wait_ms} ms, and its {bound.what.value} is over in {left_ms} ms"
 
 
-def _wait_for_retry(batch: Batch, job_id: str, ordinal: int, step: Step, wait_ms: int) -> None:
-    phase = states.phase(step.state)
+def _wait_for_retry(batch: Batch, job_id: str, ordinal: int, step: Step, phase: Phase, wait_ms: int) -> None:
     batch.move(job_id, ordinal, step, phase.retry_wait, batch.log_in(wait_ms))
     batch.event(job_id, phase.retry_scheduled, ordinal=ordinal, attempt=step.attempts + 1, due_in_ms=wait_ms)
 
 
-def _give_up(batch: Batch, job_id: str, ordinal: int, step: Step, how: End, failure: Failure) -> None:
+def is_poison(batch: Batch, step: Step, how: End) -> bool:
+    """Whether too many sessions were lost while they held a step: more would use up the agents."""
+    return how is End.LOST and step.lease_losses >= batch.limits.lease_losses_max
+
+
+def _give_up(batch: Batch, job_id: str, ordinal: int, step: Step, phase: Phase, how: End, failure: Failure) -> None:
     """No further attempt: undo the job, or ask a person."""
-    spec, phase = batch.spec(job_id, ordinal), states.phase(step.state)
-    poison = how is End.LOST and step.lease_losses >= batch.limits.lease_losses_max
+    poison = is_poison(batch, step, how)
     if poison:
-        losses = step.lease_losses
-        failure = Failure(
-            "POISON",
-            f"{losses} sessions were lost while they held this step; it is set aside",
-            spec.id,
-            retryable=False,
-        )
+        text = f"{step.lease_losses} sessions were lost while they held this step; it is set aside"
+        failure = Failure("POISON", text, batch.spec(job_id, ordinal).id, retryable=False)
+    unknown = how in (End.LOST, End.UNKNOWN) or _nobody_knows(how, failure)
     harmless = _repeating_is_harmless(batch, job_id, ordinal, phase)
-    if phase.undo:
-        compensation.undo_failed(batch, job_id, ordinal, step, failure)
-    elif poison:
-        compensation.escalate(batch, job_id, ordinal, step, failure)
-    elif how in (End.LOST, End.UNKNOWN) or (not harmless and _nobody_knows(how, failure)):
-        unknown = batch.move(job_id, ordinal, step, StepState.OUTCOME_UNKNOWN, NO_TIMER, failure=failure)
-        batch.event(job_id, EventType.StepOutcomeUnknown, ordinal=ordinal, detail=failure.kind)
-        if spec.on_unknown is OnUnknown.COMPENSATE:
-            compensation.step_failed(batch, job_id, ordinal, unknown)
-        else:
-            compensation.escalate(batch, job_id, ordinal, unknown, failure)
+    match phase.part:
+        case Part.VERIFY:
+            verifying.not_told(batch, job_id, ordinal, step, _described(failure))
+        case Part.UNDO if unknown and not harmless:
+            compensation.undo_unknown(batch, job_id, ordinal, step, failure)
+        case Part.UNDO:
+            compensation.undo_failed(batch, job_id, ordinal, step, failure)
+        case Part.ACTION if poison:
+            compensation.escalate(batch, job_id, ordinal, step, failure)
+        case Part.ACTION if unknown and not (harmless and how in (End.TIMED_OUT, End.BROKEN)):
+            _outcome_unknown(batch, job_id, ordinal, step, failure)
+        case Part.ACTION:
+            _fail(batch, job_id, ordinal, step, failure)
+        case never:
+            assert_never(never)
+
+
+def _outcome_unknown(batch: Batch, job_id: str, ordinal: int, step: Step, failure: Failure) -> None:
+    unknown = batch.move(job_id, ordinal, step, StepState.OUTCOME_UNKNOWN, NO_TIMER, failure=failure)
+    batch.event(job_id, EventType.StepOutcomeUnknown, ordinal=ordinal, detail=failure.kind)
+    if batch.spec(job_id, ordinal).on_unknown is OnUnknown.COMPENSATE:
+        compensation.step_failed(batch, job_id, ordinal, unknown)
     else:
-        _fail(batch, job_id, ordinal, step, failure)
+        compensation.escalate(batch, job_id, ordinal, unknown, failure)
 
 
 def _nobody_knows(how: End, failure: Failure) -> bool:
@@ -228,10 +259,8 @@ def out_of_time(batch: Batch, job_id: str, ordinal: int, step: Step, what: What)
         text = f"not tried again within the {what.value} of {policy.retry.time_ms_max} ms"
         said = step.failure.message
         failure = replace(step.failure, message=f"{said}; {text}" if said else text, retryable=False)
-    if phase.undo:
-        compensation.undo_failed(batch, job_id, ordinal, step, failure)
-    else:
-        _fail(batch, job_id, ordinal, step, failure)
+    # Nothing has happened since the attempt before, of which it was known that another could follow.
+    _give_up(batch, job_id, ordinal, step, phase, End.FAILED, failure)
 
 
 def ready_again(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
@@ -244,8 +273,9 @@ def ready_again(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
         out_of_time(batch, job_id, ordinal, step, bound.what)
 
 
-def _unsettle(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
+def unsettle(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
     """The job is being undone already: the attempt's end only decides whether this step is undone, too."""
+    step = verifying.put_back(batch, job_id, ordinal, step)
     state = StepState.OUTCOME_UNKNOWN if step.maybe_done else StepState.CANCELLED
     # The timer marks the step as not yet settled; `settle` takes it away or sets it to the fence.
     batch.move(job_id, ordinal, step, state, batch.led_in(0))
@@ -261,8 +291,8 @@ def never_started(batch: Batch, job_id: str, ordinal: int, *, cancelled: bool) -
     used = step.attempts - (step.state is phase.running)
     step = batch.keep(job_id, ordinal, step, attempts=used)
     batch.event(job_id, phase.handed_back, ordinal=ordinal, token=step.token, session_id=step.session_id)
-    if not phase.undo and not advance.goes_forward(batch.progress(job_id)):
-        _unsettle(batch, job_id, ordinal, step)
+    if compensation.is_unwanted(batch, job_id, phase):
+        unsettle(batch, job_id, ordinal, step)
         return
     session = batch.draft.read(keys.session(step.session_id), rows.Session)
     bound = schedules.no_start_from(batch.policy(job_id, ordinal, phase), step)
@@ -271,8 +301,8 @@ def never_started(batch: Batch, job_id: str, ordinal: int, *, cancelled: bool) -
         ready_again(batch, job_id, ordinal, step)
     else:
         # An agent that refuses while it goes on taking work would be offered the same step again and again.
-        wait_ms = min(_wait_ms(batch, job_id, ordinal, step, None), left_ms)
-        _wait_for_retry(batch, job_id, ordinal, step, wait_ms)
+        wait_ms = min(_wait_ms(batch, job_id, ordinal, step, phase, None), left_ms)
+        _wait_for_retry(batch, job_id, ordinal, step, phase, wait_ms)
 
 
 def stopped(batch: Batch, job_id: str, ordinal: int, *, draining: bool) -> None:
@@ -289,8 +319,7 @@ def stopped(batch: Batch, job_id: str, ordinal: int, *, draining: bool) -> None:
     kind = "INTERRUPTED" if draining else "STOPPED"
     failure = Failure(kind, "the agent stopped the attempt before its end", batch.spec(job_id, ordinal).id)
     harmless = _repeating_is_harmless(batch, job_id, ordinal, phase)
-    goes_on = phase.undo or advance.goes_forward(batch.progress(job_id))
-    if not (draining and harmless and goes_on):
+    if not (draining and harmless) or compensation.is_unwanted(batch, job_id, phase):
         end(batch, job_id, ordinal, End.UNKNOWN, failure)
         return
     batch.draft.delete(keys.assignment(step.session_id, step.token, job_id, ordinal))
@@ -304,12 +333,13 @@ def stopped(batch: Batch, job_id: str, ordinal: int, *, draining: bool) -> None:
 
 def try_again(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
     """The wait of a step is over: make it ready, once no earlier attempt can still act where that would do harm."""
-    phase = states.phase(step.state)
-    if not phase.undo and compensation.is_stopping(batch.progress(job_id)):
+    if compensation.is_unwanted(batch, job_id, states.phase(step.state)):
         compensation.stop_early(batch, job_id, ordinal, step)
         return
-    # An undo may be repeated, but not beside an attempt that still acts: what it undoes could come back.
-    at_once = not phase.undo and _repeating_is_harmless(batch, job_id, ordinal, phase)
+    # An undo may be repeated, but not beside an attempt that still acts: what it undoes could come back. Nor is it of
+    # use to ask before an undo what can still change.
+    going_forward = not batch.progress(job_id).undoing
+    at_once = going_forward and batch.spec(job_id, ordinal).effect is Effect.IDEMPOTENT
     if at_once or leases.is_clear(step, led_ms=batch.moment.led_ms):
         ready_again(batch, job_id, ordinal, step)
         return
@@ -320,7 +350,7 @@ def look_again(batch: Batch, job_id: str, ordinal: int) -> None:
     """An earlier attempt of a step cannot act any more: what waited for that goes on now."""
     step = batch.step(job_id, ordinal)
     assert step is not None
-    waits = step.state in (StepState.RETRY_WAIT, StepState.UNDO_RETRY_WAIT) and step.timer_clock is Clock.LED
+    waits = step.state is states.phase(step.state).retry_wait and step.timer_clock is Clock.LED
     if waits and leases.is_clear(step, led_ms=batch.moment.led_ms):
         try_again(batch, job_id, ordinal, step)
     else:
@@ -333,6 +363,6 @@ def clear_at(batch: Batch, step: Step) -> TimerAt:
     An agent's confirmation or the end of its session makes us look sooner (`look_again`).
     """
     fence_led_ms = step.fence_at_led_ms
-    if any(not (attempt.lost or attempt.closed) for attempt in step.lingering):
+    if any(leases.may_act(attempt) for attempt in step.lingering):
         fence_led_ms = max(fence_led_ms, batch.moment.led_ms + batch.limits.session_ttl_ms)
     return TimerAt(Clock.LED, max(fence_led_ms, batch.moment.led_ms))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
-from stepward.server.core import counts, keys, ordinals, rows, states
+from stepward.server.core import counts, keys, ordinals, rows, schedules, states
 from stepward.server.core.rows import Clock, Event, EventType
 
 if TYPE_CHECKING:
@@ -75,12 +75,8 @@ class Batch:
         return self.body(job_id).steps[ordinal]
 
     def policy(self, job_id: str, ordinal: int, phase: Phase) -> Policy:
-        """Where action, queue, timeouts and retries of a direction are written."""
-        spec = self.spec(job_id, ordinal)
-        if not phase.undo:
-            return spec
-        assert spec.undo is not None
-        return spec.undo
+        """Where action, queue, timeouts and retries of a part of a step are written."""
+        return schedules.policy_of(self.spec(job_id, ordinal), phase.part)
 
     def step(self, job_id: str, ordinal: int) -> Step | None:
         """A step that has become ready at least once."""
@@ -94,6 +90,10 @@ class Batch:
     def full(self) -> bool:
         """Whether what goes through many subjects should leave the rest to the next batch."""
         return self.draft.writes > self.limits.batch_writes_max
+
+    def require_step(self, job_id: str, ordinal: int) -> Step:
+        """A step that is known to have become ready."""
+        return self.draft.require(keys.step(job_id, ordinal), rows.Step)
 
     def event(self, job_id: str, type_: EventType, **fields: Any) -> None:
         """Tell what happened to a job."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from stepward.server.core import advance, attempts, keys, leases, passes, rows, spreads, states
+from stepward.server.core import advance, attempts, keys, leases, passes, rows, spreads, states, verifying
 from stepward.server.core.batch import NO_TIMER
 from stepward.server.core.commands import JobCancelled
 from stepward.server.core.rejections import Reason, refuse
@@ -23,6 +23,7 @@ from stepward.server.core.rows import (
     EventType,
     Failure,
     JobState,
+    Part,
     PassKind,
     StartMode,
     StepState,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from stepward.server.core.batch import Batch
     from stepward.server.core.commands import CancelJob
     from stepward.server.core.rows import Progress, Step
+    from stepward.server.core.states import Phase
 
 
 def cancel_job(batch: Batch, command: CancelJob) -> JobCancelled:
@@ -50,7 +52,7 @@ def cancel_job(batch: Batch, command: CancelJob) -> JobCancelled:
         )
     if not advance.goes_forward(progress):
         if progress.waiting:
-            _retry_failed_undos(batch, command, progress)
+            _retry_failed_undos(batch, command)
         return JobCancelled(command.job_id, True)
     batch.event(command.job_id, EventType.JobCancelRequested, detail=command.reason, actor=command.actor)
     failure = Failure("CANCELLED", command.reason or "cancelled on request", retryable=False)
@@ -59,7 +61,7 @@ def cancel_job(batch: Batch, command: CancelJob) -> JobCancelled:
     return JobCancelled(command.job_id, False)
 
 
-def _retry_failed_undos(batch: Batch, command: CancelJob, progress: Progress) -> None:
+def _retry_failed_undos(batch: Batch, command: CancelJob) -> None:
     """A person asks again for a job to be undone, some of whose undos had failed for good."""
     job_id = command.job_id
     if passes.under_way(batch, job_id) is not None:
@@ -71,14 +73,14 @@ def _retry_failed_undos(batch: Batch, command: CancelJob, progress: Progress) ->
         )
     text = "failed undos are tried again" + (f": {command.reason}" if command.reason else "")
     batch.event(job_id, EventType.JobCancelRequested, detail=text, actor=command.actor)
-    batch.put_progress(job_id, progress, state=JobState.COMPENSATING)
     passes.begin(batch, job_id, PassKind.UNDO_RETRY)
 
 
 def retry_undo(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
-    """Visit of UNDO_RETRY."""
-    if step.state in states.WAIT_FOR_PERSON:
+    """Visit of UNDO_RETRY. What nobody knows the outcome of and may not be repeated waits to be named by a person."""
+    if step.state is StepState.UNDO_FAILED:
         start_undo(batch, job_id, ordinal, step)
+        no_longer_waits(batch, job_id)
 
 
 def step_failed(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
@@ -126,6 +128,11 @@ def begin(batch: Batch, job_id: str, progress: Progress) -> None:
     passes.begin(batch, job_id, PassKind.STOP)
 
 
+def is_unwanted(batch: Batch, job_id: str, phase: Phase) -> bool:
+    """Whether what a part of a step is at work for is being stopped. An undo never is, nor a question before one."""
+    return phase.part is not Part.UNDO and is_stopping(batch.progress(job_id))
+
+
 def is_stopping(progress: Progress) -> bool:
     """Whether what goes forward is being stopped: nothing of it may start any more."""
     return progress.state is JobState.COMPENSATING and not progress.undoing
@@ -151,18 +158,19 @@ def all_stopped(batch: Batch, job_id: str) -> None:
 
 def _stop(batch: Batch, job_id: str, ordinal: int, step: Step) -> bool:
     """Stop one step going forward. True: an attempt of it may still act, and a timer or its agent will tell."""
-    state = step.state
-    if state in (StepState.OFFERED, StepState.RUNNING):
+    state, phase = step.state, states.phase(step.state)
+    if state in states.HELD:
         key = keys.assignment(step.session_id, step.token, job_id, ordinal)
         assignment = batch.draft.require(key, rows.Assignment)
-        if state is StepState.RUNNING or assignment.start is StartMode.ON_OFFER:
+        if state is phase.running or assignment.start is StartMode.ON_OFFER:
             batch.draft.put(key, replace(assignment, cancel=CancelReason.JOB_ENDING))
             return True
         # Nobody was told to start, and from now on nobody will be: there is no answer to wait for.
         batch.draft.delete(key)
-    if state is StepState.READY:
+    if state is phase.ready:
         advance.unready(batch, job_id, ordinal, step)
-    if state in (StepState.READY, StepState.OFFERED, StepState.RETRY_WAIT, StepState.ESCALATED):
+    step = verifying.put_back(batch, job_id, ordinal, step)
+    if state in states.ACTIVE or state is StepState.ESCALATED:
         state = StepState.OUTCOME_UNKNOWN if step.maybe_done else StepState.CANCELLED
         if step.state is StepState.ESCALATED:
             state = StepState.OUTCOME_UNKNOWN
@@ -184,7 +192,7 @@ def settle(batch: Batch, job_id: str, ordinal: int) -> None:
         return
     step = batch.step(job_id, ordinal)
     assert step is not None
-    if step.state in states.HELD:
+    if step.state in states.ACTIVE:
         return
     if step.timer_clock is Clock.NONE:
         return
@@ -243,8 +251,16 @@ def _open_undo(batch: Batch, job_id: str, ordinal: int) -> bool:
     assert step is not None
     if not needs_undo(step):
         return False
+    if verifying.should_ask(batch, job_id, ordinal, step):
+        verifying.ask_before_undo(batch, job_id, ordinal, step)
+        return True
+    return undo_it(batch, job_id, ordinal, step)
+
+
+def undo_it(batch: Batch, job_id: str, ordinal: int, step: Step) -> bool:
+    """Undo a step that was done, or may have been. False: there is no way to."""
     if batch.spec(job_id, ordinal).undo is None:
-        if step.state is StepState.OUTCOME_UNKNOWN:
+        if step.state is StepState.OUTCOME_UNKNOWN or step.state in states.ACTIVE:
             batch.move(job_id, ordinal, step, StepState.FAILED, NO_TIMER)
         return False
     start_undo(batch, job_id, ordinal, step)
@@ -253,9 +269,8 @@ def _open_undo(batch: Batch, job_id: str, ordinal: int) -> bool:
 
 def start_undo(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
     """Make an undo ready, once no attempt that it could meet can still act. It counts its own attempts."""
-    if batch.draft.get(keys.step_progress(job_id, ordinal)) is not None:
-        # What the action said of its progress is nothing that its undo could go on from.
-        batch.draft.delete(keys.step_progress(job_id, ordinal))
+    # What the action said of its progress is nothing that its undo could go on from.
+    advance.forget_progress(batch, job_id, ordinal)
     step = batch.keep(job_id, ordinal, step, attempts=0, lease_losses=0, ready_log_ms=-1)
     if leases.is_clear(step, led_ms=batch.moment.led_ms):
         advance.make_ready(batch, job_id, ordinal, step, states.UNDO)
@@ -301,6 +316,13 @@ def undo_failed(batch: Batch, job_id: str, ordinal: int, step: Step, failure: Fa
     """An undo failed for good: a person must look. It holds only what must come after it."""
     batch.move(job_id, ordinal, step, StepState.UNDO_FAILED, NO_TIMER, failure=failure)
     batch.event(job_id, EventType.UndoFailed, ordinal=ordinal, detail=f"{failure.kind}: {failure.message}")
+    _escalate_job(batch, job_id, replace(failure, step_id=batch.spec(job_id, ordinal).id))
+
+
+def undo_unknown(batch: Batch, job_id: str, ordinal: int, step: Step, failure: Failure) -> None:
+    """Nobody can tell whether an undo that may not be repeated has happened: a person must look."""
+    batch.move(job_id, ordinal, step, StepState.UNDO_OUTCOME_UNKNOWN, NO_TIMER, failure=failure)
+    batch.event(job_id, EventType.UndoOutcomeUnknown, ordinal=ordinal, detail=f"{failure.kind}: {failure.message}")
     _escalate_job(batch, job_id, replace(failure, step_id=batch.spec(job_id, ordinal).id))
 
 

@@ -40,14 +40,36 @@ def step_input(reader: Rows, job_id: str, job: Job, body: DefinitionBody, ordina
 
 
 def undo_input(reader: Rows, job_id: str, job: Job, body: DefinitionBody, ordinal: int, limits: Limits) -> Payload:
-    """The input of a step's undo: what the step got, what it gave (or null), and whether that is known."""
+    """The input of a step's undo: what the step got, what it gave (or null), whether that is known, and its keys."""
     given = step_input(reader, job_id, job, body, ordinal, limits)
     row = reader.get(keys.output(job_id, ordinal))
     assert row is None or isinstance(row, rows.Output), row
     output = None if row is None or row.stand_in else row.payload
     outcome = b'"unknown"' if output is None else b'"succeeded"'
-    parts = (b'{"input":', _as_json(given), b',"output":', _as_json(output or _NULL), b',"outcome":', outcome, b"}")
+    step = reader.get(keys.step(job_id, ordinal))
+    assert isinstance(step, rows.Step), (job_id, ordinal)
+    used = [idempotency_key(job_id, body, ordinal, each) for each in range(1, step.generation + 1)]
+    parts = (
+        *(b'{"input":', _as_json(given)),
+        *(b',"output":', _as_json(output or _NULL)),
+        *(b',"outcome":', outcome),
+        *(b',"idempotency_keys":[', b",".join(map(json_text.encode_string, used)), b"]}"),
+    )
     return Payload(b"".join(parts))
+
+
+def verify_input(reader: Rows, job_id: str, job: Job, body: DefinitionBody, ordinal: int, limits: Limits) -> Payload:
+    """The input of the question what became of a step: what the step got, and under which key."""
+    given = step_input(reader, job_id, job, body, ordinal, limits)
+    step = reader.get(keys.step(job_id, ordinal))
+    assert isinstance(step, rows.Step), (job_id, ordinal)
+    key = json_text.encode_string(idempotency_key(job_id, body, ordinal, step.generation))
+    return Payload(b"".join((b'{"input":', _as_json(given), b',"idempotency_key":', key, b"}")))
+
+
+def idempotency_key(job_id: str, body: DefinitionBody, ordinal: int, generation: int) -> str:
+    """The key of a step's action, the same for all attempts of a generation."""
+    return f"{job_id}/{body.steps[ordinal].id}/{generation}"
 
 
 def _as_json(payload: Payload) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stepward.server.core import compensation, keys, leases, rows, schedules, states, wide_jobs
-from stepward.server.core.rows import JOB_STATES_FINAL, Clock, JobState, PassKind, StepState
+from stepward.server.core.rows import JOB_STATES_FINAL, Clock, JobState, StepState
 from stepward.server.core.states import Mover
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from stepward.server.core.reader import Reader
     from stepward.server.core.rows import DefinitionBody, Progress, Step, StepSpec
 
-_READY = (StepState.READY, StepState.UNDO_READY)
+_READY = tuple(phase.ready for phase in states.PHASES)
 
 
 def violations(reader: Reader, *, led_ms: int) -> list[str]:
@@ -73,8 +73,7 @@ def _progress_violations(
     if progress.waiting != len(waiting):
         yield f"waiting is {progress.waiting}, but {len(waiting)} steps wait for a person"
     goes_on = progress.state is JobState.RUNNING or (progress.state is JobState.COMPENSATING and progress.undoing)
-    retrying = pass_ is not None and pass_.kind is PassKind.UNDO_RETRY
-    if waiting and goes_on and not retrying:
+    if waiting and goes_on:
         yield f"{progress.state.name}, but {len(waiting)} steps wait for a person"
     if not progress.undoing and progress.steps_open != len(body.steps) - succeeded:
         yield f"steps_open is {progress.steps_open}, but {succeeded} of {len(body.steps)} succeeded or were skipped"
@@ -134,9 +133,11 @@ def _step_violations(reader: Reader, job_id: str, ordinal: int, step: Step, prog
 def _bound_violations(spec: StepSpec, step: Step) -> Iterator[str]:
     """No attempt is waited for beyond the bound over all of them."""
     phase = states.phase(step.state)
-    policy = spec.undo if phase.undo else spec
-    if policy is None or step.state not in (phase.ready, phase.running, phase.retry_wait):
+    if (step.aside is not None) != (phase is states.VERIFY):
+        yield f"what its action has used stands {'aside' if step.aside is not None else 'not aside'}"
+    if step.state not in (phase.ready, phase.running, phase.retry_wait):
         return
+    policy = schedules.policy_of(spec, phase.part)
     ends_log_ms = schedules.ends_log_ms(policy, step)
     if step.timer_clock is Clock.LOG and 0 < ends_log_ms < step.timer_at_ms:
         yield f"its timer is at {step.timer_at_ms}, but all its attempts end at {ends_log_ms}"

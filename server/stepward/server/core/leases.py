@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from stepward.server.core.rows import Session, Step
+    from stepward.server.core.rows import Lingering, Session, Step
 
 
 def margin_ms(ttl_ms: int) -> int:
@@ -53,6 +53,11 @@ def fence_led_ms(*, led_ms: int, ttl_ms: int, kill_grace_ms: int) -> int:
     return led_ms + ttl_ms + kill_grace_ms
 
 
+def may_act(attempt: Lingering) -> bool:
+    """Whether an attempt that has ended for us may still act, and nothing but its agent's word or its end says when."""
+    return not (attempt.lost or attempt.closed or attempt.asks)
+
+
 def is_clear(step: Step, *, led_ms: int) -> bool:
     """Whether no attempt of the step that has ended for us can still act."""
-    return led_ms >= step.fence_at_led_ms and all(attempt.lost or attempt.closed for attempt in step.lingering)
+    return led_ms >= step.fence_at_led_ms and not any(may_act(attempt) for attempt in step.lingering)

@@ -10,10 +10,11 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from stepward.server.core import advance, compensation, keys, leases, rows, states
-from stepward.server.core.rows import StartMode
+from stepward.server.core.rows import Effect, Part, StartMode
 
 if TYPE_CHECKING:
     from stepward.server.core.batch import Batch
+    from stepward.server.core.rows import StepSpec
 
 # Namespace and queue: which ready steps a session looks at.
 Place = tuple[str, str]
@@ -112,6 +113,14 @@ def _lane(batch: Batch, place: Place, action: str, room: int) -> list[tuple[int,
     return found
 
 
+def _start(spec: StepSpec, part: Part) -> StartMode:
+    """When a handler starts. What may be repeated with its key starts at once."""
+    if part is Part.ACTION:
+        return spec.start
+    once = part is Part.UNDO and spec.undo is not None and spec.undo.effect is Effect.NON_IDEMPOTENT
+    return StartMode.ON_ACCEPT if once else StartMode.ON_OFFER
+
+
 def _offer(batch: Batch, session_id: str, job_id: str, ordinal: int) -> None:
     """Grant a step to a session: the token is the batch's."""
     step = batch.step(job_id, ordinal)
@@ -120,9 +129,7 @@ def _offer(batch: Batch, session_id: str, job_id: str, ordinal: int) -> None:
     advance.unready(batch, job_id, ordinal, step)
     token = batch.moment.token
     assert token > step.token, (job_id, ordinal, token, step.token)
-    # An undo may always be repeated with its key, so it starts at once.
-    start = StartMode.ON_OFFER if phase.undo else batch.spec(job_id, ordinal).start
-    assignment = rows.Assignment(phase.undo, start, batch.moment.led_ms)
+    assignment = rows.Assignment(phase.part, _start(batch.spec(job_id, ordinal), phase.part), batch.moment.led_ms)
     batch.draft.put(keys.assignment(session_id, token, job_id, ordinal), assignment)
     deadline = batch.led_in(batch.limits.accept_deadline_ms)
     batch.move(job_id, ordinal, step, phase.offered, deadline, token=token, session_id=session_id)

@@ -53,8 +53,7 @@ def _walk(kind: PassKind) -> Walk:
         case PassKind.UNDO_OPEN:
             return Walk(compensation.open_last)
         case PassKind.UNDO_RETRY:
-            # One of them may have failed again before the walk came to it.
-            return Walk(compensation.retry_undo, compensation.no_longer_waits)
+            return Walk(compensation.retry_undo)
         case _:
             assert_never(kind)
 

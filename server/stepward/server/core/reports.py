@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from msgspec.structs import replace
 
-from stepward.server.core import advance, attempts, compensation, json_text, keys, rows, schedules, states
-from stepward.server.core.attempts import End
+from stepward.server.core import advance, attempts, compensation, json_text, keys, rows, schedules, states, verifying
 from stepward.server.core.batch import NO_TIMER, TimerAt
 from stepward.server.core.commands import (
     Accepted,
@@ -28,7 +27,7 @@ from stepward.server.core.commands import (
     Succeeded,
     Unknown,
 )
-from stepward.server.core.rows import CancelReason, Clock, EventType, Failure, StartMode, StepState
+from stepward.server.core.rows import CancelReason, Clock, End, EventType, Failure, Part, StartMode, StepState
 
 if TYPE_CHECKING:
     from stepward.server.core.batch import Batch
@@ -117,7 +116,7 @@ def _late(batch: Batch, session_id: str, report: AttemptReport, ordinal: int, st
     if any(attempt.token == ref.token and attempt.closed for attempt in step.lingering):
         return STALE_TOKEN, "this attempt had ended, and was heard of before"
     kept = tuple(replace(known, closed=True) if known.token == ref.token else known for known in step.lingering)
-    fence_led_ms = step.fence_at_led_ms if any(known.lost and not known.closed for known in kept) else 0
+    fence_led_ms = step.fence_at_led_ms if any(known.lost and not (known.closed or known.asks) for known in kept) else 0
     batch.draft.delete(keys.assignment(session_id, ref.token, ref.job_id, ordinal))
     batch.keep(ref.job_id, ordinal, step, lingering=kept, fence_at_led_ms=fence_led_ms)
     if isinstance(event, Declined | Stopped):
@@ -186,10 +185,14 @@ def _current(
 
 def _progressed(batch: Batch, job_id: str, ordinal: int, step: Step, details: rows.Payload | None) -> None:
     """A sign of life, perhaps with something that the next attempt may go on from. It moves no timer."""
-    if details is None and not batch.policy(job_id, ordinal, states.phase(step.state)).heartbeat_ms:
-        return
+    phase = states.phase(step.state)
+    if phase.part is Part.VERIFY:
+        # What the action said is what its next attempt may go on from.
+        details = None
     key = keys.step_progress(job_id, ordinal)
     before = batch.draft.read(key, rows.StepProgress)
+    if details is None and not batch.policy(job_id, ordinal, phase).heartbeat_ms:
+        return
     kept = details if details is not None or before is None else before.payload
     batch.draft.put(key, rows.StepProgress(kept, batch.moment.log_ms))
     if details is not None:
@@ -209,13 +212,12 @@ def _failure(batch: Batch, job_id: str, ordinal: int, kind: str, message: str, *
 
 def _accepted(batch: Batch, job_id: str, ordinal: int, step: Step, assignment: Assignment) -> tuple[str, str]:
     """An agent asks whether it may start."""
+    phase = states.phase(step.state)
     # A job that is stopping may not have come to this step yet.
-    stopping = not assignment.undo and compensation.is_stopping(batch.progress(job_id))
-    unwanted = stopping or assignment.cancel is not CancelReason.NONE
-    if unwanted and step.state not in (StepState.RUNNING, StepState.UNDO_RUNNING):
+    unwanted = compensation.is_unwanted(batch, job_id, phase) or assignment.cancel is not CancelReason.NONE
+    if unwanted and step.state is phase.offered:
         attempts.never_started(batch, job_id, ordinal, cancelled=True)
         return CANCELLED, "the job is ending without this step; do not start"
-    phase = states.phase(step.state)
     bound = schedules.no_start_from(batch.policy(job_id, ordinal, phase), step)
     if step.state is phase.offered and bound is not None and bound.at_log_ms <= batch.moment.log_ms:
         attempts.never_started(batch, job_id, ordinal, cancelled=True)
@@ -268,18 +270,18 @@ def _succeeded(batch: Batch, job_id: str, ordinal: int, step: Step, output: rows
     phase = states.phase(step.state)
     number = step.attempts + (step.state is phase.offered)
     batch.draft.delete(keys.assignment(step.session_id, step.token, job_id, ordinal))
-    if batch.draft.get(keys.step_progress(job_id, ordinal)) is not None:
-        batch.draft.delete(keys.step_progress(job_id, ordinal))
-    type_ = EventType.UndoSucceeded if phase.undo else EventType.StepSucceeded
-    batch.event(job_id, type_, ordinal=ordinal, attempt=number, token=step.token)
-    if phase.undo:
-        batch.move(job_id, ordinal, step, StepState.COMPENSATED, NO_TIMER, attempts=number, maybe_done=False)
-        compensation.undo_ended(batch, job_id, ordinal)
-        return RECORDED, ""
-    batch.draft.put(keys.output(job_id, ordinal), rows.Output(output))
-    # While its job is ending the timer marks the step as not yet settled; `settle` takes it away.
-    timer = NO_TIMER if advance.goes_forward(batch.progress(job_id)) else batch.led_in(0)
-    batch.move(job_id, ordinal, step, StepState.SUCCEEDED, timer, attempts=number, failure=None)
-    advance.step_succeeded(batch, job_id, ordinal)
-    compensation.settle(batch, job_id, ordinal)
+    match phase.part:
+        case Part.VERIFY:
+            verifying.answered(batch, job_id, ordinal, step, output)
+        case Part.UNDO:
+            batch.event(job_id, EventType.UndoSucceeded, ordinal=ordinal, attempt=number, token=step.token)
+            advance.forget_progress(batch, job_id, ordinal)
+            batch.move(job_id, ordinal, step, StepState.COMPENSATED, NO_TIMER, attempts=number, maybe_done=False)
+            compensation.undo_ended(batch, job_id, ordinal)
+        case Part.ACTION:
+            batch.event(job_id, EventType.StepSucceeded, ordinal=ordinal, attempt=number, token=step.token)
+            step = batch.keep(job_id, ordinal, step, attempts=number)
+            advance.succeed(batch, job_id, ordinal, step, output)
+        case never:
+            assert_never(never)
     return RECORDED, ""

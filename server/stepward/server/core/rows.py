@@ -12,6 +12,8 @@ from enum import IntEnum
 from msgspec import Struct
 
 from stepward.server.core.event_types import EventType as EventType  # noqa: PLC0414 - whoever reads rows needs it, too
+from stepward.server.core.parts import End as End  # noqa: PLC0414 - whoever reads rows needs it, too
+from stepward.server.core.parts import Part as Part  # noqa: PLC0414 - as above, for importers
 
 
 class JobState(IntEnum):
@@ -264,21 +266,37 @@ class Progress(Row, frozen=True):
 class Lingering(Value, frozen=True):
     """An attempt that has ended for us without a word of its agent: timed out, or lost with its session.
 
-    It may still act until its agent is heard of (`closed`), or, once its session has ended (`lost`), until the step's
-    fence. It is kept, so that a late report is recorded once, as an observation.
+    Unless it only asked what became of another (`asks`), it may still act until its agent is heard of (`closed`), or,
+    once its session has ended (`lost`), until the step's fence. It is kept, so that a late report is recorded once, as
+    an observation.
     """
 
     session_id: str
     token: int
     lost: bool = False
     closed: bool = False
+    asks: bool = False
+
+
+class Aside(Value, frozen=True):
+    """What stands aside while it is asked what became of a step: its state, and what its action has used.
+
+    `how` and `failure` are the end of the attempt that it is asked about.
+    """
+
+    state: StepState
+    attempts: int
+    lease_losses: int
+    ready_log_ms: int
+    how: End
+    failure: Failure | None = None
 
 
 class Step(Row, frozen=True):
     """A step that has become ready at least once (`S`).
 
-    `attempts` and `lease_losses` belong to the action, or to its undo once that has begun, and so does `ready_log_ms`,
-    when it first became ready (-1: it has not yet); its bounds over all attempts count from there. `timer_clock` and
+    `attempts` and `lease_losses` belong to the part that is at work, and so does `ready_log_ms`, when that first became
+    ready (-1: it has not yet); its bounds over all attempts count from there. `timer_clock` and
     `timer_at_ms` name the step's one timer row. `ready_order` finds its row in the ready index. `fence_at_led_ms` is
     the instant until which an attempt that nobody confirmed stopped may still act.
     """
@@ -300,6 +318,7 @@ class Step(Row, frozen=True):
     failure: Failure | None = None
     ready_log_ms: int = -1
     started_log_ms: int = 0
+    aside: Aside | None = None
 
 
 class Output(Row, frozen=True):
@@ -351,7 +370,7 @@ class Spread(Row, frozen=True):
 class Ready(Row, frozen=True):
     """A step that may be offered (`Q`)."""
 
-    undo: bool
+    part: Part
 
 
 class Timer(Row, frozen=True):
@@ -361,7 +380,7 @@ class Timer(Row, frozen=True):
 class Assignment(Row, frozen=True):
     """A committed grant of a step to a session (`A`): an offer until started, then a lease. Takes one slot."""
 
-    undo: bool
+    part: Part
     start: StartMode
     offered_led_ms: int
     cancel: CancelReason = CancelReason.NONE

@@ -8,13 +8,22 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, assert_never
 
-from stepward.server.core.rows import Failure, StepSpec, UndoSpec, VerifySpec
+from stepward.server.core.rows import Failure, Part, StepSpec, UndoSpec, VerifySpec
 
 if TYPE_CHECKING:
     from stepward.server.core.rows import Step
 
 # Where action, queue, timeouts and retries are written.
 Policy: TypeAlias = StepSpec | UndoSpec | VerifySpec
+
+
+def policy_of(spec: StepSpec, part: Part) -> Policy:
+    """Where action, queue, timeouts and retries of a part of a step are written."""
+    if part is Part.ACTION:
+        return spec
+    policy = spec.undo if part is Part.UNDO else spec.verify
+    assert policy is not None, (spec.id, part)
+    return policy
 
 
 class What(StrEnum):

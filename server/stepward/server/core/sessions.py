@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from stepward.server.core import keys, leases, reports, rows
+from stepward.server.core import keys, leases, reports, rows, states
 from stepward.server.core.commands import AttemptRef, SessionOpened, SessionRenewed, StreamClosed
 from stepward.server.core.rejections import Reason, Refused, Rejection, refuse
-from stepward.server.core.rows import CancelReason, StartMode, StepState
+from stepward.server.core.rows import CancelReason, StartMode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -154,7 +154,7 @@ def _not_held(batch: Batch, key: bytes, *, recorded_led_ms: int) -> None:
     _, _, job_id, ordinal = keys.parse_assignment(key)
     step = batch.step(job_id, ordinal)
     assert step is not None
-    if step.state in (StepState.OFFERED, StepState.UNDO_OFFERED):
+    if step.state is states.phase(step.state).offered:
         batch.draft.put(key, assignment)
     else:
         reports.forgotten(batch, key)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final, NamedTuple
 
-from stepward.server.core.rows import EventType, StepState
+from stepward.server.core.rows import EventType, Part, StepState
 
 S = StepState
 
@@ -70,21 +70,25 @@ _ATTEMPT_ENDS: Final = frozenset(
 _UNDO_BEGINS: Final = frozenset({S.UNDO_READY, S.UNDO_RETRY_WAIT})
 # By a person: undone by other means, or left as it is.
 _UNDO_PASSED_OVER: Final = frozenset({S.COMPENSATED, S.UNDO_SKIPPED})
-_UNDO_ENDS: Final = _UNDO_PASSED_OVER | _UNDO_BEGINS | {S.UNDO_FAILED}
+_UNDO_ENDS: Final = _UNDO_PASSED_OVER | _UNDO_BEGINS | {S.UNDO_FAILED, S.UNDO_OUTCOME_UNKNOWN}
+# It is asked what became of an attempt, at once or when no other can still act.
+_ASK: Final = frozenset({S.VERIFY_READY, S.VERIFY_RETRY_WAIT})
+# What follows the answer, or that there is none; or the job or a person needs it no more.
+_ANSWERED: Final = _UNDO_BEGINS | {S.RETRY_WAIT, S.OUTCOME_UNKNOWN, S.SUCCEEDED, S.FAILED, S.CANCELLED, S.SKIPPED}
 
 # What a step may become. A move to the same state keeps it and may change its timer.
 MOVES: Final[dict[StepState, frozenset[StepState]]] = {
     S.PENDING: frozenset({S.READY, S.FAILED}),
     S.READY: frozenset({S.OFFERED, S.FAILED, S.CANCELLED, S.OUTCOME_UNKNOWN, S.SKIPPED}),
-    S.OFFERED: _ATTEMPT_ENDS | {S.RUNNING},
-    S.RUNNING: _ATTEMPT_ENDS,
+    S.OFFERED: _ATTEMPT_ENDS | _ASK | {S.RUNNING},
+    S.RUNNING: _ATTEMPT_ENDS | _ASK,
     S.RETRY_WAIT: frozenset({S.READY, S.OUTCOME_UNKNOWN, S.CANCELLED, S.FAILED, S.SKIPPED}),
-    S.OUTCOME_UNKNOWN: _UNDO_BEGINS | {S.FAILED, S.ESCALATED},
+    S.OUTCOME_UNKNOWN: _UNDO_BEGINS | _ASK | {S.FAILED, S.ESCALATED},
     S.ESCALATED: frozenset({S.OUTCOME_UNKNOWN, S.RETRY_WAIT, S.SKIPPED}),
     S.SUCCEEDED: _UNDO_BEGINS,
-    S.FAILED: _UNDO_BEGINS,
+    S.FAILED: _UNDO_BEGINS | _ASK,
     # An attempt that was at work when its step was passed over may have happened.
-    S.SKIPPED: _UNDO_BEGINS,
+    S.SKIPPED: _UNDO_BEGINS | _ASK,
     S.CANCELLED: _UNDO_BEGINS,
     S.UNDO_READY: _UNDO_PASSED_OVER | {S.UNDO_OFFERED, S.UNDO_FAILED},
     S.UNDO_OFFERED: _UNDO_ENDS | {S.UNDO_RUNNING},
@@ -93,18 +97,18 @@ MOVES: Final[dict[StepState, frozenset[StepState]]] = {
     S.UNDO_OUTCOME_UNKNOWN: _UNDO_PASSED_OVER | _UNDO_BEGINS,
     S.UNDO_FAILED: _UNDO_PASSED_OVER | _UNDO_BEGINS,
     S.COMPENSATED: frozenset(),
-    S.VERIFY_READY: frozenset(),
-    S.VERIFY_OFFERED: frozenset(),
-    S.VERIFY_RUNNING: frozenset(),
-    S.VERIFY_RETRY_WAIT: frozenset(),
+    S.VERIFY_READY: _ANSWERED | {S.VERIFY_OFFERED},
+    S.VERIFY_OFFERED: _ANSWERED | _ASK | {S.VERIFY_RUNNING},
+    S.VERIFY_RUNNING: _ANSWERED | _ASK,
+    S.VERIFY_RETRY_WAIT: _ANSWERED | _ASK,
     S.UNDO_SKIPPED: frozenset(),
 }
 
 
 class Phase(NamedTuple):
-    """The states and events of one direction: the action of a step, or its undo. The rules are the same for both."""
+    """The states and events of one part of a step. The rules are the same for all of them."""
 
-    undo: bool
+    part: Part
     ready: StepState
     offered: StepState
     running: StepState
@@ -122,9 +126,14 @@ class Phase(NamedTuple):
     attempt_stopped: EventType
     retry_scheduled: EventType
 
+    @property
+    def undo(self) -> bool:
+        """Whether it is the undo that is at work."""
+        return self.part is Part.UNDO
+
 
 FORWARD: Final = Phase(
-    undo=False,
+    part=Part.ACTION,
     ready=S.READY,
     offered=S.OFFERED,
     running=S.RUNNING,
@@ -143,7 +152,7 @@ FORWARD: Final = Phase(
     retry_scheduled=EventType.StepRetryScheduled,
 )
 UNDO: Final = Phase(
-    undo=True,
+    part=Part.UNDO,
     ready=S.UNDO_READY,
     offered=S.UNDO_OFFERED,
     running=S.UNDO_RUNNING,
@@ -174,9 +183,34 @@ UNDO_OPEN: Final = frozenset(
         S.UNDO_SKIPPED,
     }
 )
-HELD: Final = frozenset({S.OFFERED, S.RUNNING, S.UNDO_OFFERED, S.UNDO_RUNNING})
+VERIFY: Final = Phase(
+    part=Part.VERIFY,
+    ready=S.VERIFY_READY,
+    offered=S.VERIFY_OFFERED,
+    running=S.VERIFY_RUNNING,
+    retry_wait=S.VERIFY_RETRY_WAIT,
+    became_ready=EventType.VerifyReady,
+    was_offered=EventType.VerifyOffered,
+    offer_resent=EventType.VerifyOfferResent,
+    offer_withdrawn=EventType.VerifyOfferWithdrawn,
+    started=EventType.VerifyStarted,
+    handed_back=EventType.VerifyHandedBack,
+    attempt_failed=EventType.VerifyAttemptFailed,
+    attempt_timed_out=EventType.VerifyAttemptTimedOut,
+    attempt_lost=EventType.VerifyAttemptLost,
+    attempt_unknown=EventType.VerifyAttemptUnknown,
+    attempt_stopped=EventType.VerifyAttemptStopped,
+    retry_scheduled=EventType.VerifyRetryScheduled,
+)
+PHASES: Final = (FORWARD, UNDO, VERIFY)
+
+HELD: Final = frozenset(state for phase in PHASES for state in (phase.offered, phase.running))
+# States in which a part of a step is at work, or is going to be.
+ACTIVE: Final = HELD | {state for phase in PHASES for state in (phase.ready, phase.retry_wait)}
 
 
 def phase(state: StepState) -> Phase:
-    """The direction that a state belongs to."""
-    return UNDO if state >= S.UNDO_READY else FORWARD
+    """The part of a step that a state belongs to."""
+    if state < S.UNDO_READY:
+        return FORWARD
+    return VERIFY if S.VERIFY_READY <= state <= S.VERIFY_RETRY_WAIT else UNDO

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stepward.server.core import advance, attempts, compensation, deadlines, keys, rows, states
+from stepward.server.core import advance, attempts, compensation, deadlines, keys, rows, states, verifying
 from stepward.server.core.batch import NO_TIMER
 from stepward.server.core.commands import VerbDone
 from stepward.server.core.rejections import Reason, Refused, refuse
@@ -29,7 +29,7 @@ def retry_step(batch: Batch, command: RetryStep) -> VerbDone:
     progress = open_job(batch, command.job_id, f"step {command.step_id!r} cannot be tried again")
     ordinal, step = _find(batch, command)
     job_id, phase = command.job_id, states.phase(step.state)
-    goes_on = phase.undo or advance.goes_forward(progress)
+    goes_on = progress.undoing or advance.goes_forward(progress)
     if goes_on and step.state in (phase.ready, phase.offered, phase.running):
         return VerbDone(job_id, already=True)
     if goes_on and step.state is phase.retry_wait:
@@ -107,9 +107,9 @@ def _is_passed_over(step: Step, *, undone: bool) -> bool:
 def _skip_action(batch: Batch, command: SkipStep, ordinal: int, step: Step) -> None:
     job_id = command.job_id
     step = take_back(batch, job_id, ordinal, step, CancelReason.STALE)
+    step = verifying.put_back(batch, job_id, ordinal, step)
     batch.draft.put(keys.output(job_id, ordinal), rows.Output(command.output, stand_in=True))
-    if batch.draft.get(keys.step_progress(job_id, ordinal)) is not None:
-        batch.draft.delete(keys.step_progress(job_id, ordinal))
+    advance.forget_progress(batch, job_id, ordinal)
     batch.event(job_id, EventType.StepSkipped, ordinal=ordinal, detail=command.reason, actor=command.actor)
     batch.move(job_id, ordinal, step, StepState.SKIPPED, NO_TIMER)
     compensation.no_longer_waits(batch, job_id)

@@ -24,10 +24,9 @@ from stepward.server.core import (
     spreads,
     states,
 )
-from stepward.server.core.attempts import End
 from stepward.server.core.batch import TimerAt
 from stepward.server.core.commands import Swept
-from stepward.server.core.rows import CancelReason, Clock, Failure, Lingering, StartMode, StepState
+from stepward.server.core.rows import CancelReason, Clock, End, Failure, Lingering, Part, StartMode
 from stepward.server.core.schedules import What
 
 if TYPE_CHECKING:
@@ -121,23 +120,23 @@ def _judge(batch: Batch, key: bytes, assignments_max: int) -> None:
 
 
 def _judge_step(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
-    match step.state:
-        case StepState.READY | StepState.UNDO_READY:
-            _waited_too_long(batch, job_id, ordinal, step)
-        case StepState.OFFERED | StepState.UNDO_OFFERED:
-            _offer_unanswered(batch, job_id, ordinal, step)
-        case StepState.RUNNING | StepState.UNDO_RUNNING:
-            _worked_too_long(batch, job_id, ordinal, step)
-        case StepState.RETRY_WAIT | StepState.UNDO_RETRY_WAIT:
-            attempts.try_again(batch, job_id, ordinal, step)
-        case _:
-            compensation.settle(batch, job_id, ordinal)
+    phase = states.phase(step.state)
+    if step.state is phase.ready:
+        _waited_too_long(batch, job_id, ordinal, step)
+    elif step.state is phase.offered:
+        _offer_unanswered(batch, job_id, ordinal, step)
+    elif step.state is phase.running:
+        _worked_too_long(batch, job_id, ordinal, step)
+    elif step.state is phase.retry_wait:
+        attempts.try_again(batch, job_id, ordinal, step)
+    else:
+        compensation.settle(batch, job_id, ordinal)
 
 
 def _waited_too_long(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
     """Nobody took a ready step in time: its timer stands at the earliest of the bounds that tell how long that is."""
     phase = states.phase(step.state)
-    if not phase.undo and compensation.is_stopping(batch.progress(job_id)):
+    if compensation.is_unwanted(batch, job_id, phase):
         compensation.stop_early(batch, job_id, ordinal, step)
         return
     policy = batch.policy(job_id, ordinal, phase)
@@ -223,16 +222,18 @@ def _lose(batch: Batch, key: bytes, session_id: str, token: int, job_id: str, or
     assignment = batch.draft.require(key, rows.Assignment)
     assert step is not None
     if step.token == token and step.session_id == session_id and step.state in states.HELD:
-        if assignment.start is StartMode.ON_ACCEPT and step.state is StepState.OFFERED:
+        if assignment.start is StartMode.ON_ACCEPT and step.state is states.phase(step.state).offered:
             attempts.never_started(batch, job_id, ordinal, cancelled=True)
             return
         failure = Failure("LEASE_LOST", f"session {session_id} was not heard from", batch.spec(job_id, ordinal).id)
         attempts.end(batch, job_id, ordinal, End.LOST, failure)
         return
     batch.draft.delete(key)
-    fence_led_ms = attempts.fence_of(batch, session_id)
     kept = tuple(replace(a, lost=True) if _is(a, session_id, token) else a for a in step.lingering)
-    batch.keep(job_id, ordinal, step, lingering=kept, fence_at_led_ms=max(step.fence_at_led_ms, fence_led_ms))
+    fence_led_ms = step.fence_at_led_ms
+    if assignment.part is not Part.VERIFY:
+        fence_led_ms = max(fence_led_ms, attempts.fence_of(batch, session_id))
+    batch.keep(job_id, ordinal, step, lingering=kept, fence_at_led_ms=fence_led_ms)
     attempts.look_again(batch, job_id, ordinal)
 
 

@@ -13,8 +13,8 @@ from msgspec import Struct
 from stepward.server.core import keys, leases, rows, schedules, states
 from stepward.server.core.commands import AttemptRef
 from stepward.server.core.compensation import needs_undo
-from stepward.server.core.inputs import job_output, step_input, undo_input
-from stepward.server.core.rows import Assignment, CancelReason, Clock, JobState, Payload, StepState
+from stepward.server.core.inputs import idempotency_key, job_output, step_input, undo_input, verify_input
+from stepward.server.core.rows import Assignment, CancelReason, Clock, JobState, Part, Payload
 from stepward.server.core.schedules import What
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from stepward.server.core.schedules import Policy
 
 R = TypeVar("R", bound=rows.Row)
+
+# Who builds the input of which part of a step.
+_BUILDERS = {Part.ACTION: step_input, Part.UNDO: undo_input, Part.VERIFY: verify_input}
 
 
 class StepView(Struct, frozen=True):
@@ -67,7 +70,7 @@ class OfferView(Struct, frozen=True):
     start_to_close_ms: int
     heartbeat_ms: int
     idempotent: bool
-    undo: bool
+    part: Part
     definition_name: str
     last_progress: Payload | None
     cancel: CancelReason
@@ -136,12 +139,11 @@ def step_view(reader: Rows, job_id: str, body: DefinitionBody, ordinal: int, lim
 def _step_view(reader: Rows, job_id: str, ordinal: int, spec: StepSpec, step: Step | None, limits: Limits) -> StepView:
     if step is None:
         return StepView(spec, None, spec.retry.attempts_max)
-    undoing = step.state >= StepState.UNDO_READY
     output = _read(reader, keys.output(job_id, ordinal), rows.Output)
     progress = _read(reader, keys.step_progress(job_id, ordinal), rows.StepProgress)
-    policy = spec.undo if undoing and spec.undo is not None else spec
+    policy = schedules.policy_of(spec, _part_of(spec, step))
     ends_led_ms = 0
-    if step.state in (StepState.OFFERED, StepState.RUNNING, StepState.UNDO_OFFERED, StepState.UNDO_RUNNING):
+    if step.state in states.HELD:
         session = _read(reader, keys.session(step.session_id), rows.Session)
         ends_led_ms = 0 if session is None else lease_ends_led_ms(session, limits)
     return StepView(
@@ -199,6 +201,19 @@ def history(reader: Reader, job_id: str, *, after_sequence: int) -> Iterator[tup
         yield int.from_bytes(key[len(prefix) :], "big"), _require(reader, key, rows.History)
 
 
+def _part_of(spec: StepSpec, step: Step) -> Part:
+    """The part of a step that its attempts and bounds belong to."""
+    part = states.phase(step.state).part
+    return Part.ACTION if part is Part.UNDO and spec.undo is None else part
+
+
+def _is_idempotent(spec: StepSpec, part: Part) -> bool:
+    """Whether a handler does no harm when it goes on beside another."""
+    if part is Part.UNDO and spec.undo is not None:
+        return spec.undo.effect is rows.Effect.IDEMPOTENT
+    return part is Part.VERIFY or spec.effect is rows.Effect.IDEMPOTENT
+
+
 def offer_view(reader: Rows, key: bytes, assignment: Assignment, limits: Limits) -> OfferView | None:
     """What to tell an agent about an assignment row. None when a newer attempt has made an offer of it pointless."""
     _, token, job_id, ordinal = keys.parse_assignment(key)
@@ -209,24 +224,26 @@ def offer_view(reader: Rows, key: bytes, assignment: Assignment, limits: Limits)
     cancelled = assignment.cancel is not CancelReason.NONE
     if not cancelled and step.token != token:
         return None
-    policy = spec.undo if assignment.undo and spec.undo is not None else spec
+    policy, part = schedules.policy_of(spec, assignment.part), assignment.part
     payload = Payload()
     if not cancelled:
-        build = undo_input if assignment.undo else step_input
-        payload = build(reader, job_id, job, body, ordinal, limits)
-    progress = _read(reader, keys.step_progress(job_id, ordinal), rows.StepProgress)
-    offered = step.state in (StepState.OFFERED, StepState.UNDO_OFFERED)
+        payload = _BUILDERS[part](reader, job_id, job, body, ordinal, limits)
+    progress = None
+    if part is not Part.VERIFY:
+        progress = _read(reader, keys.step_progress(job_id, ordinal), rows.StepProgress)
+    offered = step.state is states.phase(step.state).offered
     return OfferView(
         attempt=AttemptRef(job_id, spec.id, token),
         action=policy.action,
         input=payload,
         attempt_number=step.attempts + offered,
-        idempotency_key=f"{job_id}/{spec.id}/{step.generation}" + ("/undo" if assignment.undo else ""),
+        idempotency_key=idempotency_key(job_id, body, ordinal, step.generation)
+        + ("/undo" if part is Part.UNDO else ""),
         start=assignment.start,
         start_to_close_ms=policy.start_to_close_ms,
         heartbeat_ms=policy.heartbeat_ms,
-        idempotent=assignment.undo or spec.effect is rows.Effect.IDEMPOTENT,
-        undo=assignment.undo,
+        idempotent=_is_idempotent(spec, part),
+        part=part,
         definition_name=job.definition_name,
         last_progress=None if progress is None else progress.payload,
         cancel=assignment.cancel,
