@@ -15,6 +15,7 @@ EVERYTHING = frozenset({"Exception", "BaseException"})
 # The shells: the only places that may catch every exception, and why. Inside they log it with its traceback and count
 # it; the core hands it out for that. A new line here is a decision to be argued for.
 SHELLS: dict[str, str] = {
+    "agents/stepward/agents/testing/calls.py": "around a handler on a thread: whatever it raises is its outcome",
     "agents/stepward/agents/action.py": "around the making of an output: it becomes a failure that is reported",
     "agents/stepward/agents/handler_child.py": "around the import of a handler's module, and around the handler",
     "server/stepward/server/core/decide.py": "the savepoint of a command: the others of its batch go on",

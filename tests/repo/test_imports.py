@@ -14,6 +14,9 @@ from tests.repo.sources import PORTIONS, Import, Source, below, sources
 
 SERVER = "server/stepward/server"
 
+# Tests of handlers run the rules of the server. One module may import them, and nobody may import that one at once.
+BENCH_RULES = "agents/stepward/agents/testing/rules.py"
+
 # What knows a time, a chance, a place or a neighbour. The core is given all of these as arguments.
 IMPURE = (
     *("asyncio", "concurrent", "contextvars", "multiprocessing", "queue", "sched", "selectors", "signal", "threading"),
@@ -137,7 +140,18 @@ def test_floor_stands_on_lower_floors_only(floor: str, may_import: tuple[str, ..
 )
 def test_portions_speak_through_the_contract(folder: str, never: tuple[str, ...]) -> None:
     """What a portion needs of another it asks for over gRPC, as somebody else's client or agent would."""
-    wrong = [(source, item) for source, item in imports(folder) if item.within(*never)]
+    wrong = [(source, item) for source, item in imports(folder) if item.within(*never) and source.path != BENCH_RULES]
+
+    assert breaches(wrong) == []
+
+
+def test_rules_of_the_server_are_imported_only_by_a_bench() -> None:
+    """An agent, and a test that calls one handler, run without them."""
+    wrong = [
+        (source, item)
+        for source, item in imports(*PORTIONS)
+        if item.within("stepward.agents.testing.rules") and not item.lazy
+    ]
 
     assert breaches(wrong) == []
 

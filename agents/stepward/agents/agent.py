@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from stepward.agents import definitions as definition_files
@@ -124,11 +124,7 @@ class Agent:
             AgentError: As `run`.
         """
         self._check(addresses)
-        async with self._lifespan():
-            for hook in self._hooks:
-                result = hook()
-                if inspect.isawaitable(result):
-                    await result
+        async with self.prepared():
             self._engine = Engine(
                 actions=self._actions,
                 queue=self.queue,
@@ -146,6 +142,16 @@ class Agent:
                 return await self._engine.run()
             finally:
                 self._engine = None
+
+    @asynccontextmanager
+    async def prepared(self) -> AsyncIterator[None]:
+        """What handlers share: the lifespan is entered and the hooks have run. `serve` does this, and so do tests."""
+        async with self._lifespan():
+            for hook in self._hooks:
+                result = hook()
+                if inspect.isawaitable(result):
+                    await result
+            yield
 
     def _check(self, addresses: Sequence[str]) -> None:
         if isolation.inside():

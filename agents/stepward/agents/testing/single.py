@@ -1,14 +1,4 @@
-"""Call handlers in tests as an agent would, without a cluster.
-
-from stepward.agents.testing import new_context, run_action
-
-assert await run_action(agent, "book-flight", {"who": "Ada"}) == {"id": "F-1"}
-
-ctx = new_context(attempt=2, last_progress={"percent": 40})
-ctx.cancel(StopReason.LEASE_LOST)
-with pytest.raises(LeaseLost):
-    await run_action(agent, "book-flight", {"who": "Ada"}, context=ctx)
-"""
+"""Calls one handler once, as an agent would, without a cluster."""
 
 from __future__ import annotations
 
