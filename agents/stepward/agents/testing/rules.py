@@ -194,20 +194,25 @@ class Rules:
             state=view.progress.state.name,
             output=None if view.output is None else decode(view.output.data, view.output.encoding),
             failure=_failure(view.failure),
-            steps={step.spec.id: _step(step) for step in view.steps},
+            steps={step.spec.id: _step(step) for step in self._steps(job_id)},
             remaining=view.remaining,
         )
 
     def _view(self, job_id: str) -> JobView:
-        view = views.job_view(self._rows, job_id, self._limits, with_steps=True)
+        view = views.job_view(self._rows, job_id, self._limits, with_steps=False)
         if view is None:
             raise BenchError(f"there is no job {job_id!r} on this bench")
         return view
 
+    def _steps(self, job_id: str) -> list[StepView]:
+        body = views.definition_of(self._rows, job_id)
+        assert body is not None, job_id
+        return [views.step_view(self._rows, job_id, body, n, self._limits) for n in range(len(body.steps))]
+
     def waits(self, job_id: str) -> list[str]:
         """What each step that is not over waits for."""
         found = []
-        for step in self._view(job_id).steps:
+        for step in self._steps(job_id):
             if step.step is not None and step.step.timer_clock is not Clock.NONE:
                 due_s = step.step.timer_at_ms / 1_000
                 found.append(
@@ -225,12 +230,12 @@ class Rules:
         if progress.state not in (JobState.ESCALATED, JobState.PAUSED):
             return False
         return not any(
-            step.step is not None and step.step.timer_clock is not Clock.NONE for step in self._view(job_id).steps
+            step.step is not None and step.step.timer_clock is not Clock.NONE for step in self._steps(job_id)
         )
 
     def history(self, job_id: str) -> Iterator[tuple[int, str, rows.Event]]:
         """What happened to a job: when (ms), to which step ("": the job itself), and what."""
-        specs = self._view(job_id).steps
+        specs = self._steps(job_id)
         for key in self._rows.scan(keys.histories(job_id)):
             history = self._require(key, rows.History)
             for event in history.events:
