@@ -66,6 +66,19 @@ def test_words_are_those_of_the_contract() -> None:
     assert get_args(options.OnDeadline) == tuple(enum_words(on_deadline))
 
 
+def test_fan_in_over_nothing_is_refused() -> None:
+    """H056: as a root it would run first instead of last, and its job would end before the branches."""
+    definition = Definition("fan")
+    branches = [definition.step(f"branch-{number}") for number in range(0)]
+
+    with pytest.raises(DefinitionError, match="step 'join': needs is empty"):
+        definition.step("join", needs=branches)
+    with pytest.raises(DefinitionError, match="step 'join': needs is empty"):
+        definition.step("join", needs=definition.sinks())
+    definition.step("root")
+    assert list(definition.step("join", needs=definition.sinks()).definition.to_proto().steps[1].needs) == ["root"]
+
+
 def test_sinks_are_what_nothing_needs() -> None:
     """The one way to say: after everything."""
     fan = Definition("fan")
@@ -168,7 +181,6 @@ def add(**fields: Any) -> Callable[[], object]:
 
 
 WRONG: list[tuple[Callable[[], object], str]] = [
-    # H056: a fan-in whose list became empty would be a root and start before its branches.
     (add(needs=[]), "step 'new': needs is empty, so it would start before everything that it was to wait for; leave"),
     (lambda: Definition("x").step("a", needs=Definition("x").sinks()), "step 'a': needs is empty"),
     (add(needs="flight"), "step 'new': needs is 'flight'; write a list of steps"),
@@ -207,10 +219,19 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: Retry(factor=0.99), "Retry: factor is 0.99; it must be a number between 1 and 100"),
     (lambda: Retry(factor=FACTOR_MAX + 0.1), "Retry: factor is 100.1"),
     (lambda: Retry(factor=float("nan")), "Retry: factor is nan"),
-    (lambda: Retry(initial=2, cap=1), "Retry: initial is 0:00:02; it must be at most the cap, 0:00:01"),
+    (lambda: Retry(initial=2, cap=1), "Retry: initial is 2s; it must be at most cap, 1s"),
     (lambda: Retry(non_retryable_kinds="SoldOut"), "Retry: non_retryable_kinds is 'SoldOut'; write a list"),
     (lambda: Retry(non_retryable_kinds=[""]), "Retry: non_retryable_kinds has ''"),
     (lambda: Retry(time_max=0), "Retry: time_max is 0 ms; it must be between 1 and"),
+    (
+        lambda: Timeouts(heartbeat=2, start_to_close=1),
+        "Timeouts: heartbeat is 2s; it must be at most start_to_close, 1s",
+    ),
+    (
+        lambda: Timeouts(start_to_close=2, schedule_to_close=1),
+        "Timeouts: start_to_close is 2s; it must be at most sched",
+    ),
+    (lambda: Timeouts(queue=2, schedule_to_close=1), "Timeouts: queue is 2s; it must be at most schedule_to_close, 1s"),
     # Durations.
     (lambda: Timeouts(queue=0), "Timeouts: queue is 0 ms; it must be between 1 and"),
     (lambda: Timeouts(queue=-1), "Timeouts: queue is -1000 ms"),

@@ -10,7 +10,7 @@ from google.protobuf.duration_pb2 import Duration
 from stepward.client.definition_file import FILE_BYTES_MAX, load, loads, read, reads
 from stepward.client.definition_text import as_yaml
 from stepward.client.errors import DefinitionFileError, Violation
-from stepward.client.yaml_nodes import PROBLEMS_MAX
+from stepward.client.yaml_nodes import NODES_MAX, PROBLEMS_MAX
 from stepward.v1 import definition_pb2 as pb
 
 TRIP = """\
@@ -297,7 +297,7 @@ def test_a_short_text_cannot_stand_for_an_endless_one() -> None:
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
     text = "name: x\nsteps:\n  - id: a\n    input:\n" + "".join(f"      {line}\n" for line in lines)
 
-    with pytest.raises(DefinitionFileError, match="more than 100000 values, aliases counted"):
+    with pytest.raises(DefinitionFileError, match=f"more than {NODES_MAX} values, aliases counted"):
         loads(text, "t.yaml")
 
 

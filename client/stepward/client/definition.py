@@ -80,8 +80,9 @@ class Definition:
         """
         self._message = definition_pb2.Definition(name=checked_name(name, "name"))
         self._steps: dict[str, DefinedStep] = {}
-        self._before: dict[str, frozenset[str]] = {}
-        """Ids of all steps that surely come before a step."""
+        self._positions: dict[str, int] = {}
+        self._before: list[int] = []
+        """By position: a bit for each step that surely comes before; sets of ids would be too large for wide ones."""
         place = f"definition {name}"
         if description is not None:
             self._message.description = description
@@ -153,7 +154,9 @@ class Definition:
         if queue is not None:
             step.queue = checked_name(queue, f"{place}: queue")
         step.needs.extend(self._needs(needs, place))
-        before = frozenset(step.needs).union(*(self._before[need] for need in step.needs))
+        before = 0
+        for need in step.needs:
+            before |= self._before[self._positions[need]] | 1 << self._positions[need]
         if input is not None:
             step.input = self._template(input, f"{place}: input", before)
         set_options(step, retry, timeouts, place)
@@ -165,7 +168,8 @@ class Definition:
         if verify is not None:
             step.verify.CopyFrom(_verify(verify, place).to_proto())
         self._message.steps.append(step)
-        self._before[id] = before
+        self._positions[id] = len(self._before)
+        self._before.append(before)
         self._steps[id] = DefinedStep(id, self)
         return self._steps[id]
 
@@ -180,7 +184,7 @@ class Definition:
         """
         if self._message.output:
             raise DefinitionError(f"definition {self.name}: output was said before: {self._message.output}")
-        self._message.output = self._template(value, f"definition {self.name}: output", frozenset(self._steps))
+        self._message.output = self._template(value, f"definition {self.name}: output", (1 << len(self._before)) - 1)
 
     def to_proto(self) -> definition_pb2.Definition:
         """The contract's message, a copy.
@@ -207,18 +211,18 @@ class Definition:
             return []
         if isinstance(needs, str | DefinedStep):
             raise DefinitionError(f"{place}: needs is {needs!r}; write a list of steps")
-        ids: list[str] = []
+        ids: dict[str, None] = {}
         for need in needs:
             need_id = self._need(need, place)
             if need_id in ids:
                 raise DefinitionError(f"{place}: needs has {need_id!r} twice")
-            ids.append(need_id)
+            ids[need_id] = None
         if not ids:
             raise DefinitionError(
                 f"{place}: needs is empty, so it would start before everything that it was to wait for; leave needs "
                 "out for a step that starts at once"
             )
-        return ids
+        return list(ids)
 
     def _need(self, need: object, place: str) -> str:
         match need:
@@ -234,14 +238,14 @@ class Definition:
             case _:
                 raise DefinitionError(f"{place}: needs has {need!r}; write a step or its id")
 
-    def _template(self, value: object, place: str, before: frozenset[str]) -> str:
+    def _template(self, value: object, place: str, before: int) -> str:
         written = template(value, place)
         for reference in references(value):
             if not reference.step_id:
                 continue
             if reference.owner is not self:
                 raise DefinitionError(f"{place} refers to {reference}, a step of another definition")
-            if reference.step_id not in before:
+            if not before >> self._positions[reference.step_id] & 1:
                 raise DefinitionError(
                     f"{place} refers to {reference}, which may not have run yet; add {reference.step_id!r} to needs"
                 )

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
     from ruamel.yaml.nodes import Node
 
-FILE_BYTES_MAX = 1024 * 1024
+# A server takes 2 MiB of the contract's bytes, which are more as YAML.
+FILE_BYTES_MAX = 8 * 1024 * 1024
 
 DURATION = "google.protobuf.Duration"
 
@@ -189,17 +190,23 @@ class _Reader:
                     hint = suggestion(key, list(SHAREABLE))
                     raise self._document.error(f'defaults cannot have "{key}"{hint}', key_node)
                 self._field(defaults, key, key_node, value, path="defaults")
-        for number, step in enumerate(definition.steps):
-            for descriptor in Step.DESCRIPTOR.fields:
-                own, shared = f"steps[{number}].{descriptor.name}", f"defaults.{descriptor.name}"
-                if own not in self.places and shared in self.places:
+        for descriptor in Step.DESCRIPTOR.fields:
+            inner = self._inside(f"defaults.{descriptor.name}")
+            if not inner:
+                continue
+            for number, step in enumerate(definition.steps):
+                own = f"steps[{number}].{descriptor.name}"
+                if own not in self.places:
                     _copy_field(defaults, step, descriptor)
-                    self._share_places(shared, own)
+                    self.places.update((own + rest, found) for rest, found in inner)
 
-    def _share_places(self, shared: str, own: str) -> None:
-        for path, found in list(self.places.items()):
-            if path == shared or path.startswith((f"{shared}.", f"{shared}[")):
-                self.places[own + path.removeprefix(shared)] = found
+    def _inside(self, path: str) -> list[tuple[str, tuple[int, int]]]:
+        """The places of a field and of all within it, by what follows the path."""
+        return [
+            (other.removeprefix(path), found)
+            for other, found in self.places.items()
+            if other == path or other.startswith((f"{path}.", f"{path}["))
+        ]
 
     def _message(self, message: Message, node: Node, path: str) -> None:
         for key, key_node, value in self._document.mapping(node, path):

@@ -15,7 +15,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from stepward.client.definition_file import UINT32_MAX, enum_words
-from stepward.client.durations import DURATION_MS_MAX, parse_duration
+from stepward.client.durations import DURATION_MS_MAX, format_duration, parse_duration
 from stepward.client.errors import DefinitionError
 from stepward.client.yaml_nodes import suggestion
 from stepward.v1 import definition_pb2
@@ -74,9 +74,7 @@ class Retry:
         set_duration(policy.cap, self.cap, "Retry: cap", at_least_ms=0)
         set_duration(policy.time_max, self.time_max, "Retry: time_max", at_least_ms=1)
         if self.initial is not None and self.cap is not None:
-            initial, cap = policy.initial.ToTimedelta(), policy.cap.ToTimedelta()
-            if initial > cap:
-                raise DefinitionError(f"Retry: initial is {initial}; it must be at most the cap, {cap}")
+            at_most(policy.initial, policy.cap, "Retry: initial", "cap")
         policy.non_retryable_kinds.extend(_kinds(self.non_retryable_kinds))
         return policy
 
@@ -108,6 +106,13 @@ class Timeouts:
         timeouts = definition_pb2.Timeouts()
         for name in ("start_to_close", "queue", "heartbeat", "schedule_to_close"):
             set_duration(getattr(timeouts, name), getattr(self, name), f"Timeouts: {name}", at_least_ms=1)
+        for name, longer in (
+            ("heartbeat", "start_to_close"),
+            ("start_to_close", "schedule_to_close"),
+            ("queue", "schedule_to_close"),
+        ):
+            if getattr(self, name) is not None and getattr(self, longer) is not None:
+                at_most(getattr(timeouts, name), getattr(timeouts, longer), f"Timeouts: {name}", longer)
         return timeouts
 
 
@@ -231,6 +236,17 @@ def set_duration(message: Any, duration: Duration | None, place: str, *, at_leas
     if not at_least_ms <= duration_ms <= DURATION_MS_MAX:
         raise DefinitionError(f"{place} is {duration_ms} ms; it must be between {at_least_ms} and {DURATION_MS_MAX} ms")
     message.FromMilliseconds(duration_ms)
+
+
+def at_most(duration: Any, longer: Any, place: str, name: str) -> None:
+    """Check a duration against another one that was given beside it.
+
+    Raises:
+        DefinitionError: It is longer.
+    """
+    if duration.ToTimedelta() > longer.ToTimedelta():
+        told = format_duration(duration.ToTimedelta())
+        raise DefinitionError(f"{place} is {told}; it must be at most {name}, {format_duration(longer.ToTimedelta())}")
 
 
 def _milliseconds(duration: object, place: str) -> int:

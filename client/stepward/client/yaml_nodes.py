@@ -21,8 +21,8 @@ from stepward.client.errors import DefinitionFileError, FileProblem
 from stepward.client.excerpts import excerpt
 
 DEPTH_MAX = 64
-# Aliases let a short text stand for an endless one.
-NODES_MAX = 100_000
+# Aliases let a short text stand for an endless one. The largest definition that a server takes has some 500,000.
+NODES_MAX = 1_000_000
 # Problems of one file that are told. Whoever has more will read it again.
 PROBLEMS_MAX = 100
 
