@@ -63,6 +63,25 @@ VERDICTS = [
     Succeeded(Payload(b'{"happened":false}')),
     Succeeded(Payload(b'{"happened":null}')),
 ]
+# What histories must have met: kinds of failures, answers, and what follows.
+MEANT = (
+    "HEARTBEAT_TIMEOUT",
+    "START_TO_CLOSE_TIMEOUT",
+    "SCHEDULE_TO_CLOSE_TIMEOUT",
+    "LEASE_LOST",
+    "JOB_DEADLINE",
+    EventType.JobDeadlinePassed.name,
+    EventType.StepFoundDone.name,
+    EventType.StepFoundNotDone.name,
+    EventType.StepNotTold.name,
+    EventType.VerifyAttemptFailed.name,
+    EventType.VerifyAttemptLost.name,
+    EventType.VerifyAttemptTimedOut.name,
+    EventType.VerifyAttemptUnknown.name,
+    EventType.VerifyHandedBack.name,
+    EventType.VerifyRetryScheduled.name,
+    EventType.UndoOutcomeUnknown.name,
+)
 COMMANDS = 250
 JOBS_MAX = 25
 
@@ -86,6 +105,7 @@ def make_definition(rng: random.Random) -> DefinitionBody:
             retry=RetrySpec(attempts_max=3, time_ms_max=rng.choice([0, 0, 0, 20_000])),
             verify=rng.random() < 0.4,
             undo_effect=rng.choice([Effect.IDEMPOTENT] * 3 + [Effect.NON_IDEMPOTENT]),
+            start_to_close_ms=rng.choice([3_000, 10_000]),
             heartbeat_ms=rng.choice([0, 0, 2_000]),
             schedule_to_close_ms=rng.choice([0, 0, 0, 15_000]),
         )
@@ -255,6 +275,8 @@ class History:
         for job_id in self.jobs:
             self._check_order(job_id)
             self.coverage[self.world.job_state(job_id)] += 1
+            self.coverage.update(event.type.name for _, event in self.world.events(job_id))
+            self.coverage.update(event.detail.partition(":")[0] for _, event in self.world.events(job_id))
 
     def _do_well(self, session_id: str, key: bytes) -> None:
         _, token, job_id, ordinal = keys.parse_assignment(key)
@@ -309,7 +331,7 @@ def test_random_histories(only_seed: int | None) -> None:
     if only_seed is None:
         ends = [state.name for state in (*JOB_STATES_FINAL, JobState.ESCALATED)]
         verbs = [RetryStep.__name__, SkipStep.__name__]
-        assert min(met[name] for name in ends + verbs) > 0, met
+        assert [name for name in (*ends, *verbs, *MEANT) if not met[name]] == []
 
 
 @pytest.mark.slow

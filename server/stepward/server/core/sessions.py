@@ -109,6 +109,9 @@ def renew_session(batch: Batch, command: RenewSession) -> SessionRenewed:
         return SessionRenewed(send_held=held_digest(held) != command.held_digest)
     theirs = set(command.held)
     for ref, key in held.items():
+        if batch.draft.get(key) is None:
+            # What the agent has lost has ended its job, and with it an offer that was still to be accepted.
+            continue
         if ref in theirs:
             _held_by_both(batch, key)
         elif command.on_stream:

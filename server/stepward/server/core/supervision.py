@@ -207,6 +207,9 @@ def _end_session(batch: Batch, session_id: str, session: Session, assignments_ma
     for key in held:
         if batch.draft.writes > batch.limits.batch_writes_max:
             break
+        if batch.draft.get(key) is None:
+            # What was lost before it has ended its job, and with it an offer that was still to be accepted.
+            continue
         _, token, job_id, ordinal = keys.parse_assignment(key)
         _lose(batch, key, session_id, token, job_id, ordinal)
     if next(iter(batch.draft.keys(keys.assignments(session_id))), None) is None:
