@@ -107,6 +107,19 @@ def test_bytes_are_bounded_as_the_count_is(size_bytes: int, entered: int) -> Non
     assert door.enter("a", 10, size_bytes=size_bytes) == entered
 
 
+def test_asking_for_room_takes_none() -> None:
+    """It refuses what would be refused, and nothing else."""
+    door = Door(submissions_waiting_max=10)
+    for _ in range(20):
+        door.admission.require_room("a", 0)
+    entered = door.enter("a", 10)
+
+    assert entered == 5
+    with pytest.raises(Refused):
+        door.admission.require_room("a", 0)
+    door.admission.require_room("b", 0)
+
+
 def test_room_is_given_back() -> None:
     """And a namespace of which nothing waits is forgotten."""
     door = Door(submissions_waiting_max=10, submission_bytes_waiting_max=10 * KIB)

@@ -14,7 +14,12 @@ from stepward.server.core.limits import Limits
 CLUSTER = ClusterConfig()
 NODE = NodeConfig(data=Path("data"))
 # What must keep a relation to another field as well, which has a test of its own.
-RELATED_LEAST = {"stream_bytes_waiting_max", "submission_bytes_waiting_max", "overload_retry_ms_max"}
+RELATED_LEAST = {
+    "stream_bytes_waiting_max",
+    "submissions_waiting_max",
+    "submission_bytes_waiting_max",
+    "overload_retry_ms_max",
+}
 RELATED_MOST = {"overload_retry_ms_min"}
 
 
@@ -62,14 +67,19 @@ def test_stream_holds_two_payloads() -> None:
         config.check(CLUSTER, msgspec.structs.replace(NODE, stream_bytes_waiting_max=largest - 1))
 
 
-def test_largest_submission_gets_in() -> None:
+@pytest.mark.parametrize(
+    ("field", "least"),
+    [
+        ("submission_bytes_waiting_max", 2 * CLUSTER.message_bytes_max),
+        ("submissions_waiting_max", 2 * CLUSTER.limits.submissions_max),
+    ],
+)
+def test_largest_call_gets_in(field: str, least: int) -> None:
     """Whatever its own bound lets pass must find room when nothing else waits."""
-    limits = CLUSTER.limits
-    largest = 4 * max(limits.payload_bytes_max, limits.definition_bytes_max)
-    config.check(CLUSTER, msgspec.structs.replace(NODE, submission_bytes_waiting_max=largest))
+    config.check(CLUSTER, msgspec.structs.replace(NODE, **{field: least}))
 
-    with pytest.raises(ConfigError, match="one may never get in"):
-        config.check(CLUSTER, msgspec.structs.replace(NODE, submission_bytes_waiting_max=largest - 1))
+    with pytest.raises(ConfigError, match=f"{field} is {least - 1}; it must be at least {least}"):
+        config.check(CLUSTER, msgspec.structs.replace(NODE, **{field: least - 1}))
 
 
 @pytest.mark.parametrize(("least_ms", "good"), [(10_000, True), (10_001, False)])

@@ -60,9 +60,16 @@ def test_waiting_goes_on(waited_ms: float, came: int, step_ms: float, goes_on: b
     assert gathering.goes_on(waited_ms, came=came) is goes_on
 
 
+@pytest.mark.parametrize(("step_ms", "intake_ms"), [(4.0, 1.0), (8.0, 2.0), (40.0, 10.0), (1_000.0, 16.0)])
+def test_loop_takes_in_calls_between_slow_steps(step_ms: float, intake_ms: float) -> None:
+    """A quarter of a step, within the bound, so that the disk is busy nearly all the time."""
+    assert learned(*(2,) * 400, step_ms=step_ms).intake_ms == pytest.approx(intake_ms)
+
+
 def test_no_wait_where_none_is_wanted() -> None:
     """A longest wait of 0 switches it off."""
     gathering = learned(100, ms_max=0.0, ms_max_slow=0.0)
 
     assert gathering.first_ms == 0.0
     assert not gathering.goes_on(0.0, came=100)
+    assert gathering.intake_ms == 0.0

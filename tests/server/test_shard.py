@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -223,6 +223,10 @@ async def test_submissions_are_shed_at_their_bound() -> None:
     assert host.counters.shed == 1
 
 
+async def refused_before() -> AsyncIterator[SubmitJob | Rejection]:
+    yield Rejection(Reason.INVALID_ARGUMENT, "no")
+
+
 async def test_room_is_given_back_when_the_caller_has_gone_away() -> None:
     """His submission is decided all the same, and waits no longer."""
     host = Host(Noting(), submissions_waiting_max=2)
@@ -236,7 +240,7 @@ async def test_room_is_given_back_when_the_caller_has_gone_away() -> None:
     first.cancel()
     async with asyncio.timeout(S):
         await shard.call(close(1))
-        answers = await gateway.submit_all([Rejection(Reason.INVALID_ARGUMENT, "no")])
+        answers = await gateway.submit_all(refused_before())
         again = await gateway._propose_submission(submit())
     shard.stop()
 

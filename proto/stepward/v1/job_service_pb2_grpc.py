@@ -115,6 +115,7 @@ class JobServiceServicer(object):
 
     def SubmitJobs(self, request, context):
         """Called by those who have many jobs. Each submission is granted or refused on its own. Repeats as SubmitJob does.
+        Fails as a whole with OVERLOADED while there is no room for all of them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -43,7 +43,9 @@ class JobServiceStub:
     key it waits for the first job. Fails as SubmitJob does, and with WAIT_TIMED_OUT (the job goes on).
     """
     SubmitJobs: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.SubmitJobsRequest, _job_service_pb2.SubmitJobsResponse]
-    """Called by those who have many jobs. Each submission is granted or refused on its own. Repeats as SubmitJob does."""
+    """Called by those who have many jobs. Each submission is granted or refused on its own. Repeats as SubmitJob does.
+    Fails as a whole with OVERLOADED while there is no room for all of them.
+    """
     GetJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.GetJobRequest, _job_service_pb2.GetJobResponse]
     """Called by anyone. Reads one job with its steps. May be repeated. Fails with JOB_NOT_FOUND."""
     ListJobSteps: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ListJobStepsRequest, _job_service_pb2.ListJobStepsResponse]
@@ -91,7 +93,9 @@ class JobServiceAsyncStub(JobServiceStub):
     key it waits for the first job. Fails as SubmitJob does, and with WAIT_TIMED_OUT (the job goes on).
     """
     SubmitJobs: _aio.UnaryUnaryMultiCallable[_job_service_pb2.SubmitJobsRequest, _job_service_pb2.SubmitJobsResponse]  # type: ignore[assignment]
-    """Called by those who have many jobs. Each submission is granted or refused on its own. Repeats as SubmitJob does."""
+    """Called by those who have many jobs. Each submission is granted or refused on its own. Repeats as SubmitJob does.
+    Fails as a whole with OVERLOADED while there is no room for all of them.
+    """
     GetJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.GetJobRequest, _job_service_pb2.GetJobResponse]  # type: ignore[assignment]
     """Called by anyone. Reads one job with its steps. May be repeated. Fails with JOB_NOT_FOUND."""
     ListJobSteps: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ListJobStepsRequest, _job_service_pb2.ListJobStepsResponse]  # type: ignore[assignment]
@@ -154,7 +158,9 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.SubmitJobsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.SubmitJobsResponse, _abc.Awaitable[_job_service_pb2.SubmitJobsResponse]]:
-        """Called by those who have many jobs. Each submission is granted or refused on its own. Repeats as SubmitJob does."""
+        """Called by those who have many jobs. Each submission is granted or refused on its own. Repeats as SubmitJob does.
+        Fails as a whole with OVERLOADED while there is no room for all of them.
+        """
 
     @_abc_1.abstractmethod
     def GetJob(

@@ -99,10 +99,20 @@ class Admission:
         Raises:
             Refused: OVERLOADED, with the time after which there should be room; DISK_FULL.
         """
+        self.require_room(namespace, size_bytes)
+        self._waiting = self._waiting.plus(1, size_bytes)
+        self._by_namespace[namespace] = self._by_namespace.get(namespace, _NOTHING).plus(1, size_bytes)
+
+    def require_room(self, namespace: str, size_bytes: int, *, jobs: int = 1) -> None:
+        """Refuse what `admit` would refuse, of so many together. Cheap, so it is asked before anything costly is done.
+
+        Raises:
+            Refused: As `admit`.
+        """
         self._require_room_on_disk()
         self._rate.pass_time(self._clock.steady_ms(), busy=self._waiting.jobs > 0)
         held = self._by_namespace.get(namespace, _NOTHING)
-        total = self._waiting.plus(1, size_bytes)
+        total = self._waiting.plus(jobs, size_bytes)
         config = self._config
         if total.jobs > config.submissions_waiting_max or total.size_bytes > config.submission_bytes_waiting_max:
             text = (
@@ -110,15 +120,13 @@ class Admission:
                 f"{config.submissions_waiting_max} of {config.submission_bytes_waiting_max} bytes may; come back"
             )
             raise self.overloaded(text, retry_after_ms=self._retry_after_ms(self._waiting.jobs))
-        if self._is_half_full(total) and held.jobs and not self._is_within_share(held.plus(1, size_bytes)):
+        if self._is_half_full(total) and held.jobs and not self._is_within_share(held.plus(jobs, size_bytes)):
             active = len(self._by_namespace)
             text = (
                 f"namespace {namespace} has {held.jobs} submissions of {held.size_bytes} bytes that wait for a "
                 f"decision, which is its share while {active} namespaces submit: come back"
             )
             raise self.overloaded(text, retry_after_ms=self._retry_after_ms(held.jobs * active))
-        self._waiting = total
-        self._by_namespace[namespace] = held.plus(1, size_bytes)
 
     def decided(self, namespace: str, size_bytes: int) -> None:
         """What was admitted waits no longer, whoever has gone away meanwhile."""

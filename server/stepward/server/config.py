@@ -67,7 +67,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True):
     # How long commands gather for one batch under load, at most. Longer costs latency and wins nothing more.
     gather_ms_max: float = 4.0
     # The same where the disk is slow: a few times a flush, so that calls are taken in meanwhile.
-    gather_ms_max_slow: float = 16.0
+    gather_ms_max_slow: float = 50.0
     # Bytes that may wait for an agent, or a watcher, that does not read. Twice the largest set of offers is normal.
     stream_bytes_waiting_max: int = 16 * 1024 * 1024
     # Agents' streams that may be open at once.
@@ -176,10 +176,11 @@ def check(cluster: ClusterConfig, node: NodeConfig) -> None:
         2 * limits.payload_bytes_max,
         "twice payload_bytes_max, or an offer may never fit",
     )
-    # The largest thing that is admitted is a definition, which counts twice: as it came and as it is decided.
-    largest = 4 * max(limits.payload_bytes_max, limits.definition_bytes_max)
-    reason = "four times the largest payload or definition, or one may never get in"
-    _check_least(node, "submission_bytes_waiting_max", largest, reason)
+    # A definition counts twice: as it came and as it is decided.
+    largest = 2 * max(cluster.message_bytes_max, limits.definition_bytes_max)
+    _check_least(node, "submission_bytes_waiting_max", largest, "twice the largest call, or one may never get in")
+    reason = "twice submissions_max, or one call may never get in"
+    _check_least(node, "submissions_waiting_max", 2 * limits.submissions_max, reason)
 
 
 def _check_least(node: NodeConfig, field: str, least: int, reason: str) -> None:

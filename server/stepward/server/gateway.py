@@ -17,7 +17,7 @@ from stepward.server.core.rows import JOB_STATES_FINAL, JobState, Progress
 from stepward.server.shard import changed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import AsyncIterable, Iterator
 
     from stepward.server.admission import Admission
     from stepward.server.clock import Clock
@@ -97,10 +97,18 @@ class Gateway:
         """
         return _expected(await self._propose_submission(command), JobSubmitted)
 
-    async def submit_all(self, submissions: Sequence[SubmitJob | Rejection]) -> list[JobSubmitted | Rejection]:
+    def require_room(self, namespace: str, payload_bytes: int, *, jobs: int = 1) -> None:
+        """Refuse submissions of a namespace that would be shed, before it costs anything to look at them.
+
+        Raises:
+            Refused: OVERLOADED; DISK_FULL.
+        """
+        self._admission.require_room(namespace, jobs * _COMMAND_BYTES + payload_bytes, jobs=jobs)
+
+    async def submit_all(self, submissions: AsyncIterable[SubmitJob | Rejection]) -> list[JobSubmitted | Rejection]:
         """Have many jobs stored, each granted or refused on its own; those refused before stay where they are."""
         waiting: list[asyncio.Future[Answer] | Rejection] = []
-        for one in submissions:
+        async for one in submissions:
             if isinstance(one, Rejection):
                 waiting.append(one)
                 continue

@@ -15,6 +15,10 @@ SLICE_MS: Final = 1.0
 _TRIAL_STEPS: Final = 16
 # How many times as long as a step may be waited where the disk is slow, so that the loop has most of the time.
 _STEPS_MAX: Final = 3
+# Which part of a step the loop is given to take in calls while commands wait for the next one.
+_INTAKE_SHARE: Final = 0.25
+# A call needs some turns to come in, so the loop is looked at less often than commands are.
+INTAKE_SLICES: Final = 4
 # How much the newest step counts in their average duration.
 _WEIGHT: Final = 0.1
 
@@ -34,6 +38,15 @@ class Gathering:
     def first_ms(self) -> float:
         """How long the first command waits before anyone looks whether others have come."""
         return min(SLICE_MS, self._ms_max) if self._waits else 0.0
+
+    @property
+    def intake_ms(self) -> float:
+        """How long the loop may take in calls between two steps of which the second has its commands already.
+
+        gRPC hands over one call a turn of the loop. Where each turn holds a step of a slow disk, a cancel would stand
+        behind every call that came before it, those that are to be shed, too.
+        """
+        return min(self._step_ms * _INTAKE_SHARE, self._ms_max_slow)
 
     def goes_on(self, waited_ms: float, *, came: int) -> bool:
         """Whether to wait for another slice, when so many commands came in the last one."""

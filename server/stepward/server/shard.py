@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from stepward.server import observe
 from stepward.server.core import keys
 from stepward.server.core.rejections import Reason, Rejection
-from stepward.server.gathering import SLICE_MS, Gathering
+from stepward.server.gathering import INTAKE_SLICES, SLICE_MS, Gathering
 from stepward.server.logbook.replica import Instant, Proposal
 
 if TYPE_CHECKING:
@@ -218,11 +218,7 @@ class Shard:
 
     def _gather(self, waited_ms: float, slice_ms: float) -> None:
         """Let commands come for one more slice."""
-        look = partial(self._look, waited_ms + slice_ms, len(self._commands))
-        self._timer_is_tick = False
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_later(slice_ms / 1_000, look)
+        self._step_after(slice_ms, partial(self._look, waited_ms + slice_ms, len(self._commands)))
 
     def _look(self, waited_ms: float, before: int) -> None:
         """Step, unless the last slice has shown that more is coming."""
@@ -231,6 +227,24 @@ class Shard:
             self._gather(waited_ms, SLICE_MS)
         else:
             self._step()
+
+    def _take_in(self, slice_ms: float, slices: int) -> None:
+        """Let the loop take in calls, of any kind, for as long as each slice brings one; then step."""
+        before = self._counters.calls
+
+        def look() -> None:
+            if slices > 1 and self._counters.calls > before:
+                self._take_in(slice_ms, slices - 1)
+            else:
+                self._step()
+
+        self._step_after(slice_ms, look)
+
+    def _step_after(self, slice_ms: float, look: Callable[[], None]) -> None:
+        self._timer_is_tick = False
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(slice_ms / 1_000, look)
 
     def _schedule(self, delay_ms: float, *, is_tick: bool) -> None:
         if self._timer is not None:
@@ -283,9 +297,12 @@ class Shard:
         if self._commands or self._renewals:
             self._schedule(0, is_tick=False)
             return
-        # While commands wait in the replica the next step is due at once, and company is no reason to put it off.
-        wait_ms = wake_at_ms - self._clock.steady_ms()
-        self._schedule(wait_ms, is_tick=wait_ms > 0)
+        wait_ms, slice_ms = wake_at_ms - self._clock.steady_ms(), self._gathering.intake_ms / INTAKE_SLICES
+        # While commands wait in the replica the next step is due at once; company is no reason to put it off.
+        if wait_ms <= 0 and slice_ms >= SLICE_MS:
+            self._take_in(slice_ms, INTAKE_SLICES)
+        else:
+            self._schedule(wait_ms, is_tick=wait_ms > 0)
 
     def _publish(self, applied: Applied) -> None:
         self._counters.batches += 1

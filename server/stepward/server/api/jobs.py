@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from stepward.server.api import convert, history, job_steps, pages, validate
@@ -17,7 +18,7 @@ from stepward.server.job_ids import is_job_id
 from stepward.v1 import common_pb2, job_service_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
     from typing import Any
 
     from stepward.server.api.watch import JobWatch
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from stepward.server.shard import Reading
 
 HISTORY_PAGE_DEFAULT: Final = 200
+# Payloads of one call that are looked through in one turn of the loop.
+_CHECKED_BYTES_MAX: Final = 256 * 1024
 
 
 class JobService:
@@ -43,7 +46,7 @@ class JobService:
         self, request: job_service_pb2.SubmitJobRequest, context: Any
     ) -> job_service_pb2.SubmitJobResponse:
         """See the contract."""
-        return _submitted(await self._gateway.submit(self._submission(request.job)))
+        return _submitted(await self._gateway.submit(self._submission(request.job, "job")))
 
     async def submit_jobs(
         self, request: job_service_pb2.SubmitJobsRequest, context: Any
@@ -51,17 +54,17 @@ class JobService:
         """See the contract."""
         limits = self._limits
         validate.require(validate.between("jobs", len(request.jobs), 0, limits.submissions_max, "entries"))
-        submissions: list[SubmitJob | Rejection] = []
-        for position, job in enumerate(request.jobs):
-            refused = validate.submission(job, limits, f"jobs[{position}]")
-            submissions.append(self._command(job) if refused is None else refused)
+        self._require_room_for_all(request.jobs)
+        submissions = self._submissions(request.jobs)
+        # It may hold some MiB, and its jobs may wait for seconds.
+        del request
         answers = await self._gateway.submit_all(submissions)
         return job_service_pb2.SubmitJobsResponse(results=[_result(answer) for answer in answers])
 
     async def run_job(self, request: job_service_pb2.RunJobRequest, context: Any) -> job_service_pb2.RunJobResponse:
         """See the contract."""
         ends_at = self._wait_ends_at(request, context.time_remaining())
-        command = self._submission(request.job)
+        command = self._submission(request.job, "job")
         gateway, job_id = self._gateway, command.job_id
         # Registered before the job exists, so that its end cannot come too early to be seen.
         waiter = gateway.register_waiter(job_id)
@@ -189,13 +192,46 @@ class JobService:
             raise _job_not_found(job_id)
         return view
 
-    def _submission(self, job: job_service_pb2.JobSubmission) -> SubmitJob:
+    def _require_room_for_all(self, jobs: Sequence[job_service_pb2.JobSubmission]) -> None:
+        """Refuse the call as a whole while there is no room for all of it.
+
+        What some of its jobs wait for, all of its bytes wait for; and the caller learns when to come back.
+
+        Raises:
+            Refused: OVERLOADED; DISK_FULL.
+        """
+        counts: Counter[str] = Counter()
+        sizes_bytes: Counter[str] = Counter()
+        for job in jobs:
+            namespace = job.namespace or convert.DEFAULT_NAMESPACE
+            counts[namespace] += 1
+            sizes_bytes[namespace] += len(job.input.data)
+        for namespace, count in counts.items():
+            self._gateway.require_room(namespace, sizes_bytes[namespace], jobs=count)
+
+    async def _submissions(self, jobs: Sequence[job_service_pb2.JobSubmission]) -> AsyncIterator[SubmitJob | Rejection]:
+        """Submissions as they are checked, one by one; each may still find its room taken by another call."""
+        checked_bytes = 0
+        for position, job in enumerate(jobs):
+            try:
+                yield self._submission(job, f"jobs[{position}]")
+            except Refused as refused:
+                yield refused.rejection
+            checked_bytes += len(job.input.data)
+            if checked_bytes >= _CHECKED_BYTES_MAX:
+                # Looking through some MiB of JSON takes a while; nobody else should wait for all of it.
+                checked_bytes = 0
+                await asyncio.sleep(0)
+
+    def _submission(self, job: job_service_pb2.JobSubmission, path: str) -> SubmitJob:
         """A checked submission.
 
         Raises:
-            Refused: With everything that is wrong with it.
+            Refused: That there is no room for it, or with everything that is wrong with it.
         """
-        refused = validate.submission(job, self._limits, "job")
+        # First, since it costs least: under overload most come no further.
+        self._gateway.require_room(job.namespace or convert.DEFAULT_NAMESPACE, len(job.input.data))
+        refused = validate.submission(job, self._limits, path)
         if refused is not None:
             raise Refused(refused)
         return self._command(job)
