@@ -293,7 +293,7 @@ def test_list(server: ScriptedServer, at: list[str]) -> None:
     assert table.lines[1].rstrip().endswith("no seat")
     assert len(table.lines[1]) > 300
     assert "\x1b" not in table.stdout
-    assert server.requests("ListJobs")[0].states == [common_pb2.JOB_STATE_FAILED, common_pb2.JOB_STATE_RUNNING]
+    assert server.requests("ListJobs")[0].filter.states == [common_pb2.JOB_STATE_FAILED, common_pb2.JOB_STATE_RUNNING]
     assert (len(limited.lines), limited.stderr) == (4, "there are more than 3; --limit or --all shows them\n")
     assert [one["job_id"] for one in as_json.json] == ["0-0", "0-1", "0-2", "0-3"]
     assert len(as_lines.lines) == 4

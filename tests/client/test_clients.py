@@ -310,10 +310,10 @@ def test_list_reads_page_by_page(server: ScriptedServer, drive: Driver) -> None:
     assert [job.job_id for job in jobs] == ["c", "b", "a"]
     asked = server.requests("ListJobs")
     assert [request.page_token for request in asked] == ["", "1", "1", "2"]
-    assert {tuple(request.states) for request in asked} == {
+    assert {tuple(request.filter.states) for request in asked} == {
         (common_pb2.JOB_STATE_FAILED, common_pb2.JOB_STATE_ESCALATED)
     }
-    assert {(request.definition_name, request.namespace) for request in asked} == {("trip", "default")}
+    assert {(request.filter.definition_name, request.namespace) for request in asked} == {("trip", "default")}
 
 
 @both

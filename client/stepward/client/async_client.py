@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 import grpc
 import grpc.aio
@@ -18,6 +18,7 @@ from stepward.client.answers import error_from
 from stepward.client.calls import Call, Page, Rpc
 from stepward.client.channels import CHANNEL_OPTIONS
 from stepward.client.failover import DEFAULT_ADDRESSES, Addresses, Attempts, Patience
+from stepward.client.job_filter import WantedJobs
 from stepward.client.values import (
     Agent,
     AppliedDefinition,
@@ -25,9 +26,12 @@ from stepward.client.values import (
     HistoryEvent,
     Job,
     JobChange,
+    JobCounts,
     JobResult,
     JobState,
     NodeStatus,
+    Step,
+    StepState,
     SubmittedJob,
 )
 from stepward.client.watching import Watch
@@ -187,27 +191,39 @@ class AsyncClient:
     def list(
         self,
         *,
-        states: Sequence[JobState | str] = (),
-        definition: str = "",
         limit: int | None = None,
         page_size: int = 0,
         namespace: str | None = None,
+        **wanted: Unpack[WantedJobs],
     ) -> AsyncIterator[Job]:
-        """Read jobs without their steps, the newest first, page by page as they are taken. No limit: all of them."""
-        wanted = [JobState(state) for state in states]
+        """Read jobs without their steps, the newest first, page by page as they are taken. No limit: all of them.
+
+        `wanted` says which: `states`, `definition`, `labels`, `since`, `until`, `queue`, as `WantedJobs` has them.
+        """
+        namespace = namespace or self.namespace
 
         async def page(token: str, size: int) -> Page[Job]:
-            return await self._perform(
-                calls.list_jobs(
-                    namespace=namespace or self.namespace,
-                    states=wanted,
-                    definition=definition,
-                    page_size=size,
-                    page_token=token,
-                )
-            )
+            return await self._perform(calls.list_jobs(wanted, namespace=namespace, page_size=size, page_token=token))
 
         return _pages(page, limit=limit, page_size=page_size)
+
+    async def count(self, *, namespace: str | None = None, **wanted: Unpack[WantedJobs]) -> JobCounts:
+        """Count the jobs that `list` would read. Cheap when nothing, or only `states`, is said of them."""
+        return await self._perform(calls.count_jobs(wanted, namespace=namespace or self.namespace))
+
+    def steps(
+        self, job_id: str, *, states: Sequence[StepState | str] = (), limit: int | None = None
+    ) -> AsyncIterator[Step]:
+        """Read the steps of a job, in the order of the definition, page by page. No states: in any.
+
+        Raises:
+            JobNotFound: No such job.
+        """
+
+        async def page(token: str, size: int) -> Page[Step]:
+            return await self._perform(calls.list_job_steps(job_id, states=states, page_size=size, page_token=token))
+
+        return _pages(page, limit=limit, page_size=0)
 
     def watch(self, job_id: str, from_revision: int = 0) -> AsyncGenerator[JobChange, None]:
         """Follow a job until it has ended: the job as it is, then each change.

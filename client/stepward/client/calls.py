@@ -18,15 +18,18 @@ from stepward.client.answers import CODE
 from stepward.client.definition_forms import definition_message
 from stepward.client.errors import PayloadTooLarge, Unavailable
 from stepward.client.failover import Attempts, Repeat
+from stepward.client.job_filter import WantedJobs, job_filter, step_states
 from stepward.client.values import (
     Agent,
     AppliedDefinition,
     DefinitionVersion,
     HistoryEvent,
     Job,
+    JobCounts,
     JobResult,
-    JobState,
     NodeStatus,
+    Step,
+    StepState,
     SubmittedJob,
 )
 from stepward.v1 import (
@@ -71,6 +74,8 @@ SUBMIT_JOB = Rpc("JobService", "SubmitJob", job_service_pb2.SubmitJobResponse, R
 RUN_JOB = Rpc("JobService", "RunJob", job_service_pb2.RunJobResponse, Repeat.KEYED, waits=True)
 GET_JOB = Rpc("JobService", "GetJob", job_service_pb2.GetJobResponse, Repeat.READ)
 LIST_JOBS = Rpc("JobService", "ListJobs", job_service_pb2.ListJobsResponse, Repeat.READ)
+COUNT_JOBS = Rpc("JobService", "CountJobs", job_service_pb2.CountJobsResponse, Repeat.READ)
+LIST_JOB_STEPS = Rpc("JobService", "ListJobSteps", job_service_pb2.ListJobStepsResponse, Repeat.READ)
 WATCH_JOB = Rpc("JobService", "WatchJob", job_service_pb2.WatchJobResponse, Repeat.READ, waits=True)
 CANCEL_JOB = Rpc("JobService", "CancelJob", job_service_pb2.CancelJobResponse, Repeat.IDEMPOTENT)
 GET_JOB_HISTORY = Rpc("JobService", "GetJobHistory", job_service_pb2.GetJobHistoryResponse, Repeat.READ)
@@ -92,6 +97,8 @@ RPCS = (
     RUN_JOB,
     GET_JOB,
     LIST_JOBS,
+    COUNT_JOBS,
+    LIST_JOB_STEPS,
     WATCH_JOB,
     CANCEL_JOB,
     GET_JOB_HISTORY,
@@ -218,18 +225,30 @@ def get_job(job_id: str) -> Call[Job]:
     return Call(GET_JOB, request, lambda answer: reading.job(answer.job))
 
 
-def list_jobs(
-    *, namespace: str, states: Sequence[JobState], definition: str, page_size: int, page_token: str
-) -> Call[Page[Job]]:
+def list_jobs(wanted: WantedJobs, *, namespace: str, page_size: int, page_token: str) -> Call[Page[Job]]:
     """Read a page of jobs, the newest first."""
     request = job_service_pb2.ListJobsRequest(
-        namespace=namespace,
-        states=[common_pb2.JobState.Value(f"JOB_STATE_{JobState(state)}") for state in states],
-        definition_name=definition,
-        page_size=page_size,
-        page_token=page_token,
+        namespace=namespace, filter=job_filter(wanted), page_size=page_size, page_token=page_token
     )
     return Call(LIST_JOBS, request, lambda answer: Page(tuple(map(reading.job, answer.jobs)), answer.next_page_token))
+
+
+def count_jobs(wanted: WantedJobs, *, namespace: str) -> Call[JobCounts]:
+    """Count jobs by state."""
+    request = job_service_pb2.CountJobsRequest(namespace=namespace, filter=job_filter(wanted))
+    return Call(COUNT_JOBS, request, reading.job_counts)
+
+
+def list_job_steps(
+    job_id: str, *, states: Sequence[StepState | str], page_size: int, page_token: str
+) -> Call[Page[Step]]:
+    """Read a page of the steps of a job, in the order of the definition."""
+    request = job_service_pb2.ListJobStepsRequest(
+        job_id=job_id, states=step_states(states), page_size=page_size, page_token=page_token
+    )
+    return Call(
+        LIST_JOB_STEPS, request, lambda answer: Page(tuple(map(reading.step, answer.steps)), answer.next_page_token)
+    )
 
 
 def cancel_job(job_id: str, *, reason: str) -> Call[Job]:

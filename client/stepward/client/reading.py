@@ -20,6 +20,7 @@ from stepward.client.values import (
     Failure,
     HistoryEvent,
     Job,
+    JobCounts,
     JobResult,
     JobState,
     NodeStatus,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
         definition_pb2,
         definition_service_pb2,
         job_pb2,
+        job_service_pb2,
     )
 
 
@@ -130,6 +132,8 @@ def job(message: job_pb2.Job) -> Job:
         output_payload=payload(message, "output"),
         failure=failure(message),
         steps=tuple(step(one) for one in message.steps),
+        steps_total=message.steps_total or len(message.steps),
+        step_counts={step_state(one.state): one.count for one in message.step_counts},
         labels=dict(message.labels),
         submitted_at=instant(message, "submitted_at"),
         updated_at=instant(message, "updated_at"),
@@ -140,6 +144,12 @@ def job(message: job_pb2.Job) -> Job:
         idempotency_key=message.idempotency_key,
         message=message,
     )
+
+
+def job_counts(message: job_service_pb2.CountJobsResponse) -> JobCounts:
+    """How many jobs there are in each state."""
+    by_state = {job_state(one.state): one.count for one in message.counts}
+    return JobCounts(by_state=by_state, truncated=message.truncated, message=message)
 
 
 def event(message: job_pb2.HistoryEvent) -> HistoryEvent:

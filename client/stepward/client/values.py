@@ -132,7 +132,11 @@ class Job:
     output_payload: Payload | None = None
     failure: Failure | None = None
     steps: tuple[Step, ...] = ()
-    """In the order of the definition. Left out of lists."""
+    """In the order of the definition; those that fit into an answer, when there are very many. Left out of lists."""
+    steps_total: int = 0
+    """How many steps it has. When `steps` has fewer, steps() of a client reads them all."""
+    step_counts: Mapping[StepState, int] = field(default_factory=dict)
+    """How many of all its steps are in each state. Left out of lists."""
     labels: Mapping[str, str] = field(default_factory=dict)
     submitted_at: datetime | None = None
     updated_at: datetime | None = None
@@ -159,12 +163,30 @@ class Job:
         """The step of this id.
 
         Raises:
-            KeyError: The job has no such step, or came without its steps.
+            KeyError: The job has no such step, or came without it.
         """
         for step in self.steps:
             if step.step_id == step_id:
                 return step
         raise KeyError(f"job {self.job_id} has no step {step_id!r}; it has {[step.step_id for step in self.steps]}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobCounts:
+    """How many jobs there are."""
+
+    by_state: Mapping[JobState, int] = field(default_factory=dict)
+    """States without jobs are left out."""
+    truncated: bool = False
+    """Whether there may be more: a filter beyond states looks at a bounded number of jobs, the newest."""
+    message: job_service_pb2.CountJobsResponse = field(
+        default_factory=job_service_pb2.CountJobsResponse, repr=False, compare=False
+    )
+
+    @property
+    def total(self) -> int:
+        """In all states together."""
+        return sum(self.by_state.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,6 +254,7 @@ class JobChange:
     """A job after a change, and what happened since the change before."""
 
     job: Job
+    """Of a job with very many steps, `steps` has those that this watch was told of so far."""
     events: tuple[HistoryEvent, ...] = ()
     events_missing: bool = False
     """Whether the server no longer kept where this watch had to resume: history() has the events between."""

@@ -14,7 +14,7 @@ from dataclasses import replace
 from stepward.client import errors, reading
 from stepward.client.errors import StepwardError
 from stepward.client.failover import Attempts
-from stepward.client.values import Job, JobChange
+from stepward.client.values import Job, JobChange, Step
 from stepward.v1 import job_pb2, job_service_pb2
 
 
@@ -34,6 +34,8 @@ class Watch:
         # How many events of that revision this stream has brought again.
         self._repeated = 0
         self._events_missing = False
+        # Of a job with more steps than fit into a message: those that were told so far, as they were last.
+        self._steps: dict[str, Step] = {}
 
     def request(self) -> job_service_pb2.WatchJobRequest:
         """What a new stream asks for."""
@@ -43,7 +45,7 @@ class Watch:
     def take(self, answer: job_service_pb2.WatchJobResponse) -> list[JobChange]:
         """The change to give out; none when all of it is old."""
         new = self._new_events(answer.events)
-        job = reading.job(answer.job)
+        job = self._with_steps(reading.job(answer.job))
         self._final_seen = job.state.final
         if new:
             self._resume_from = max(self._resume_from, self._event_revision - 1)
@@ -80,6 +82,10 @@ class Watch:
         if isinstance(error, errors.RevisionCompacted) and self._resume_from:
             self._resume_from = 0
             self._events_missing = True
+            self._forget_behind(error.metadata.get("newest_revision", ""))
+            return 0.0
+        if isinstance(error, errors.WatchTooSlow):
+            # It was we who did not read, and what was unread has been read by now.
             return 0.0
         if isinstance(error, errors.NoAnswerInTime):
             # Only streams of a bounded wait have a deadline, so the deadline was that bound.
@@ -88,6 +94,20 @@ class Watch:
                 metadata={"job_id": self.job_id},
             )
         return attempts.failed(error, now_s)
+
+    def _forget_behind(self, newest: str) -> None:
+        """Take what comes for new if what was seen is not a part of the history that there is now."""
+        if newest.isdecimal() and int(newest) < max(self._event_revision, self._job_revision):
+            self._event_revision = self._events_of_revision = self._job_revision = 0
+
+    def _with_steps(self, job: Job) -> Job:
+        """The job with every step that was told so far, when the message has not all of them."""
+        told = {step.step_id: step for step in job.steps}
+        if len(told) >= job.steps_total:
+            self._steps = told
+            return job
+        self._steps |= told
+        return replace(job, steps=tuple(self._steps.values()))
 
     def _new_events(self, events: Sequence[job_pb2.HistoryEvent]) -> list[job_pb2.HistoryEvent]:
         new = []

@@ -89,7 +89,8 @@ class LineView:
         headline = f"job {change.job.job_id}  {definition}  {change.job.state}"
         if before is None:
             self._line(headline)
-        for step in by_time(change.job.steps):
+        # Of a job with very many steps most are the same as before, and known by being the same objects.
+        for step in by_time(step for step in change.job.steps if self._steps.get(step.step_id) is not step):
             self._change_step(step, change.job, first=before is None)
         if before is not None and before.state != change.job.state:
             self._line(headline)
