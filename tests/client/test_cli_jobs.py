@@ -278,6 +278,9 @@ def many(count: int) -> job_service_pb2.ListJobsResponse:
     return job_service_pb2.ListJobsResponse(jobs=[job(job_id=f"0-{n}") for n in range(count)])
 
 
+MORE = "there are more than 3; --limit or --all shows them, and stepward job count counts them\n"
+
+
 def test_list(server: ScriptedServer, at: list[str]) -> None:
     """A table without colour or cuts; a hint when there is more; all of it as JSON."""
     failure = common_pb2.Failure(kind="SoldOut", message="no seat " * 40)
@@ -294,7 +297,7 @@ def test_list(server: ScriptedServer, at: list[str]) -> None:
     assert len(table.lines[1]) > 300
     assert "\x1b" not in table.stdout
     assert server.requests("ListJobs")[0].filter.states == [common_pb2.JOB_STATE_FAILED, common_pb2.JOB_STATE_RUNNING]
-    assert (len(limited.lines), limited.stderr) == (4, "there are more than 3; --limit or --all shows them\n")
+    assert (len(limited.lines), limited.stderr) == (4, MORE)
     assert [one["job_id"] for one in as_json.json] == ["0-0", "0-1", "0-2", "0-3"]
     assert len(as_lines.lines) == 4
     assert as_lines.stderr == ""

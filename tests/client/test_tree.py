@@ -191,8 +191,9 @@ def test_too_many_steps_are_counted() -> None:
 
     lines = render_tree(job(*steps), NOW, steps_shown_max=3)
 
-    assert [line.text.split()[2] for line in lines[1:4]] == ["s0", "s1", "s40"]
-    assert lines[4].text == "└─ … and 47 SUCCEEDED"
+    assert lines[1].text == "50 steps: 49 SUCCEEDED, 1 RUNNING"
+    assert [line.text.split()[2] for line in lines[2:5]] == ["s0", "s1", "s40"]
+    assert lines[5].text == "└─ … and 47 SUCCEEDED"
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # A terminal's height, about. What does not fit is counted instead.
 STEPS_SHOWN_MAX = 40
+# Where nothing is drawn anew, more can be read.
+STEPS_LISTED_MAX = 500
 
 JOB_STYLES: Mapping[JobState, str] = {
     JobState.RUNNING: "cyan",
@@ -87,7 +89,9 @@ def render_tree(
         steps_shown_max: More steps than this are counted by state instead, those at rest first.
     """
     shown = _shown(job.steps, steps_shown_max)
-    left_out = Counter(step.state for step in job.steps) - Counter(step.state for step in shown)
+    # Of very many steps only some came along, but all are counted.
+    all_ = Counter(job.step_counts) if job.steps_total > len(job.steps) else Counter(step.state for step in job.steps)
+    left_out = all_ - Counter(step.state for step in shown)
     width = max((len(step.step_id) for step in shown), default=0)
     rows = [
         Line(
@@ -100,6 +104,7 @@ def render_tree(
     branches = ["├─ "] * (len(rows) - 1) + ["└─ "]
     return [
         _header(job, now),
+        *_counted(all_, shown),
         *(Line(branch + row.text, row.style) for branch, row in zip(branches, rows, strict=bool(rows))),
         *_footer(job),
     ]
@@ -184,6 +189,14 @@ def _header(job: Job, now: datetime) -> Line:
     cancel = "  cancel requested" if job.cancel_requested and not job.state.final else ""
     definition = f"{job.definition_name} v{job.definition_version}"
     return Line(f"job {job.job_id}  {definition}  {job.state}{took}{cancel}", JOB_STYLES.get(job.state, ""))
+
+
+def _counted(all_: Mapping[StepState, int], shown: Sequence[Step]) -> list[Line]:
+    """All steps by state, when not all of them are shown."""
+    total = sum(all_.values())
+    if total <= len(shown):
+        return []
+    return [Line(f"{total} steps: " + ", ".join(f"{count} {state}" for state, count in all_.items()))]
 
 
 def _footer(job: Job) -> list[Line]:

@@ -12,7 +12,7 @@ import sys
 
 import click
 
-from stepward.client.cli import agent, cluster, definition, demo, dev, job, version
+from stepward.client.cli import agent, cluster, definition, demo, dev, job, job_lists, version
 from stepward.client.cli.exits import ExitCode
 from stepward.client.cli.session import Session, choose, shared_options
 
@@ -52,3 +52,5 @@ def _speak_utf8() -> None:
 
 for command in (dev.dev, demo.demo, job.job, definition.definition, agent.agent, cluster.cluster, version.version):
     main.add_command(command)
+for reading in (job_lists.list_, job_lists.count, job_lists.steps):
+    job.job.add_command(reading)

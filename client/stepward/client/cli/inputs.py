@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -133,16 +134,47 @@ def read_duration_s(_ctx: click.Context, _param: click.Parameter, text: str | No
         raise click.BadParameter(str(error)) from None
 
 
+def read_moment(_ctx: click.Context, _param: click.Parameter, text: str | None) -> datetime | None:
+    """A click callback: a duration back from now, or a time. A time without a zone is one of this machine."""
+    if text is None:
+        return None
+    try:
+        return datetime.now(UTC) - parse_duration(text)
+    except ValueError:
+        pass
+    except OverflowError:
+        raise click.BadParameter(f"{text!r} ago is before all time") from None
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise click.BadParameter(
+            f'{text!r} is no time; give a duration back from now, such as "2h" or "1d", or a time, such as '
+            "2026-11-30T12:00 or 2026-11-30T12:00:00Z"
+        ) from None
+
+
 def read_states(_ctx: click.Context, _param: click.Parameter, texts: Sequence[str]) -> list[str]:
     """A click callback: names of job states, in any case, several separated by commas."""
     from stepward.client.values import JobState
+
+    return _read_names("job", "JOB_STATE_", [state.value for state in JobState], texts)
+
+
+def read_step_states(_ctx: click.Context, _param: click.Parameter, texts: Sequence[str]) -> list[str]:
+    """A click callback: the same with names of step states."""
+    from stepward.client.values import StepState
+
+    return _read_names("step", "STEP_STATE_", [state.value for state in StepState], texts)
+
+
+def _read_names(of: str, prefix: str, known: Sequence[str], texts: Sequence[str]) -> list[str]:
     from stepward.client.yaml_nodes import suggestion
 
-    names = [state.value for state in JobState if state is not JobState.UNSPECIFIED]
+    names = [name for name in known if name != "UNSPECIFIED"]
     states = []
     for text in (part.strip() for several in texts for part in several.split(",")):
-        name = text.upper().removeprefix("JOB_STATE_")
+        name = text.upper().removeprefix(prefix)
         if name not in names:
-            raise click.BadParameter(f"no job state {text!r}{suggestion(name, names)}")
+            raise click.BadParameter(f"no {of} state {text!r}{suggestion(name, names)}")
         states.append(name)
     return states

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -13,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stepward.client.cli.exits import ExitCode, code_of, code_of_state
-from stepward.client.cli.inputs import INPUT_HELP, read_duration_s, read_input, read_labels, read_states
-from stepward.client.cli.session import Session, ago, note, with_session
+from stepward.client.cli.inputs import INPUT_HELP, read_duration_s, read_input, read_labels
+from stepward.client.cli.session import Session, note, with_session
 from stepward.client.errors import (
     DefinitionNotFound,
     InvalidDefinition,
@@ -115,45 +116,38 @@ def submit(
 @click.argument("job_id")
 @with_session
 def get(session: Session, job_id: str) -> ExitCode:
-    """Show a job and its steps."""
-    with session.client() as client, _suggesting_jobs(client, job_id):
+    """Show a job and its steps; of very many steps those that matter now, and how many the others are."""
+    with session.client() as client, suggesting_jobs(client, job_id):
         found = client.get(job_id)
+        if found.steps_total > len(found.steps):
+            found = _with_moving_steps(client, found)
         agents = {agent.session_id: agent for agent in client.agents(namespace=found.namespace)}
     if session.as_table:
-        from stepward.client.tree import plain, render_tree
+        from stepward.client.tree import STEPS_LISTED_MAX, STEPS_SHOWN_MAX, plain, render_tree
 
-        click.echo(plain(render_tree(found, datetime.now(UTC), agents, steps_shown_max=len(found.steps))))
+        few = found.steps_total <= STEPS_LISTED_MAX
+        shown_max = STEPS_LISTED_MAX if few else STEPS_SHOWN_MAX
+        click.echo(plain(render_tree(found, datetime.now(UTC), agents, steps_shown_max=shown_max)))
+        if not few:
+            note(f"all steps, or those in some states: stepward job steps {job_id} --state STATE{session.again()}")
         _say_what_can_be_done(session, found)
     else:
         session.print_message(found.message)
     return ExitCode.OK
 
 
-@job.command(name="list")
-@click.option("--state", "states", multiple=True, callback=read_states, help="May be repeated, or a,b.")
-@click.option("--definition", default="", help="Only jobs of this definition.")
-@click.option("--limit", type=click.IntRange(1), default=50, show_default=True)
-@click.option("--all", "all_", is_flag=True, help="No limit.")
-@with_session
-def list_(session: Session, states: list[str], definition: str, limit: int, all_: bool) -> ExitCode:
-    """List jobs, the newest first."""
-    with session.client() as client:
-        # One more than is shown tells whether there are more.
-        taken = client.list(states=states, definition=definition, limit=None if all_ else limit + 1)
-        if all_:
-            jobs = taken if session.output == "jsonl" else iter(list(taken))
-            more = False
-        else:
-            listed = list(taken)
-            jobs, more = iter(listed[:limit]), len(listed) > limit
-        session.print_items(
-            (one.message for one in jobs),
-            ("JOB", "DEFINITION", "STATE", "SUBMITTED", "TOOK", "WHY"),
-            lambda: [_row(one) for one in jobs],
-        )
-    if more:
-        note(f"there are more than {limit}; --limit or --all shows them")
-    return ExitCode.OK
+job.add_command(get, "show")
+
+
+def _with_moving_steps(client: Client, found: Job) -> Job:
+    """A job with the steps that matter now, wherever they stand among those that did not fit into the answer."""
+    from stepward.client.tree import AT_REST, STEPS_SHOWN_MAX
+
+    moving = [state for state in found.step_counts if state not in AT_REST]
+    told = {step.step_id: step for step in found.steps}
+    if moving:
+        told |= {step.step_id: step for step in client.steps(found.job_id, states=moving, limit=STEPS_SHOWN_MAX)}
+    return replace(found, steps=tuple(told.values()))
 
 
 @job.command()
@@ -165,7 +159,7 @@ def watch(session: Session, job_id: str, wait_max: float | None) -> ExitCode:
     from stepward.client.cli.following import follow
     from stepward.client.cli.views import choose_view
 
-    with session.client() as client, _suggesting_jobs(client, job_id), _goes_on(session, job_id):
+    with session.client() as client, suggesting_jobs(client, job_id), _goes_on(session, job_id):
         ended = follow(session, client, job_id, choose_view(session, sys.stdout), wait_max_s=wait_max)
     _say_what_can_be_done(session, ended)
     return code_of_state(ended.state)
@@ -176,7 +170,7 @@ def watch(session: Session, job_id: str, wait_max: float | None) -> ExitCode:
 @with_session
 def history(session: Session, job_id: str) -> ExitCode:
     """Show what happened to a job, oldest first."""
-    with session.client() as client, _suggesting_jobs(client, job_id):
+    with session.client() as client, suggesting_jobs(client, job_id):
         events = list(client.history(job_id))
     session.print_items(
         [event.message for event in events],
@@ -192,7 +186,7 @@ def history(session: Session, job_id: str) -> ExitCode:
 @with_session
 def cancel(session: Session, job_id: str, reason: str) -> ExitCode:
     """Ask for the end of a job: what was done, or may have been done, is undone."""
-    with session.client() as client, _suggesting_jobs(client, job_id):
+    with session.client() as client, suggesting_jobs(client, job_id):
         cancelled = client.cancel(job_id, reason)
     if session.as_table and cancelled.state.final:
         note(f"job {job_id} is {cancelled.state}: it was cancelled, and has ended")
@@ -285,7 +279,7 @@ def _goes_on(session: Session, job_id: str) -> Iterator[None]:
 
 
 @contextmanager
-def _suggesting_jobs(client: Client, job_id: str) -> Iterator[None]:
+def suggesting_jobs(client: Client, job_id: str) -> Iterator[None]:
     """Name jobs that may have been meant when there is none of this id."""
     try:
         yield
@@ -298,13 +292,6 @@ def _suggesting_jobs(client: Client, job_id: str) -> Iterator[None]:
         if close:
             note(f"did you mean {', '.join(close[:3])}?")
         raise
-
-
-def _row(one: Job) -> tuple[str, ...]:
-    submitted = f"{ago(one.submitted_at)} ago" if one.submitted_at else ""
-    took = ago(one.submitted_at, one.ended_at) if one.ended_at else ""
-    why = one.failure.text if one.failure else ""
-    return (one.job_id, f"{one.definition_name} v{one.definition_version}", one.state, submitted, took, why)
 
 
 def _event_row(event: HistoryEvent) -> tuple[str, ...]:
