@@ -235,6 +235,74 @@ def test_unknown_outcome_that_may_not_be_repeated_waits_for_a_person() -> None:
     assert skipped.steps["charge"].state == "SKIPPED"
 
 
+@pytest.mark.parametrize("happened", [True, False])
+def test_verify_is_asked_after_a_lost_answer(happened: bool) -> None:
+    """What it says decides whether the step runs again."""
+    definition = ONCE.replace("on_accept}", "on_accept, verify: {action: look}}")
+
+    def look(ctx: Context, idempotency_key: str) -> dict[str, Any]:
+        assert idempotency_key == ctx.idempotency_key
+        return {"happened": happened, "output": "found"}
+
+    with Bench(definition, {"charge": lambda: "made", "look": look}) as bench:
+        bench.lose_after("charge")
+        job = bench.run()
+
+    assert (job.state, job.steps["charge"].output) == ("COMPLETED", "found" if happened else "made")
+    assert [call.verify for call in bench.calls()] == [False, True, *([] if happened else [False])]
+
+
+def test_signs_of_life_keep_a_long_attempt_alive() -> None:
+    """A handler that takes long gives them; one that hangs does not, and is given up."""
+    definition = """
+name: slow
+steps:
+  - {id: charge, timeouts: {start_to_close: 1h, heartbeat: 30s}, retry: {initial: 1s}}
+"""
+    with Bench(definition, {"charge": lambda: None}) as bench:
+        bench.takes("charge", minutes=40)
+        alive = bench.run()
+        assert bench.elapsed == 40 * 60
+        bench.hang("charge")
+        silent = bench.run()
+
+    assert [job.steps["charge"].attempts for job in (alive, silent)] == [1, 2]
+    assert bench.elapsed < 81 * 60 + 5
+
+
+def test_slots_bound_what_runs_at_once() -> None:
+    """As an agent has them: the others wait until one is free."""
+    agent = Agent(slots=2)
+    agent.action("charge")(lambda: None)
+    with Bench(ONCE, agent) as bench:
+        bench.takes("charge", minutes=1)
+        jobs = [bench.start() for _ in range(6)]
+        for job_id in jobs:
+            bench.finish(job_id)
+
+    assert [call.at_seconds for call in bench.calls("charge")] == [0, 0, 60, 60, 120, 120]
+
+
+def test_agents_of_several_queues() -> None:
+    """Each serves its own; a crash of one leaves the other alone."""
+    definition = """
+name: two
+steps:
+  - {id: left, queue: l}
+  - {id: right, queue: r}
+"""
+    left, right = Agent(queue="l"), Agent(queue="r")
+    left.action("left")(lambda: 1)
+    right.action("right")(lambda: 2)
+    with Bench(definition, [left, right]) as bench:
+        bench.crash("left")
+        job = bench.run()
+
+    assert [job.steps[step].lease_losses for step in ("left", "right")] == [1, 0]
+    with pytest.raises(BenchError, match="one namespace"):
+        Bench(definition, [left, Agent(queue="r", namespace="other")])
+
+
 def test_cancel_at_an_instant(hotel: Hotel) -> None:
     """What was done until then is undone."""
     with Bench(TRIP, hotel.agent) as bench:

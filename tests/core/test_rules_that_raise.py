@@ -161,7 +161,7 @@ def test_every_kind_of_command_has_an_example() -> None:
 
 
 @KINDS
-def test_command_that_raises_leaves_no_trace(kind: type[Command], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_h064_command_that_raises_leaves_no_trace(kind: type[Command], monkeypatch: pytest.MonkeyPatch) -> None:
     """At each of its writes in turn: the others of the batch stand, and it can be decided with the next one."""
     make, example = EXAMPLES[kind]
     raised = 0
@@ -215,7 +215,7 @@ def _swept(kind: type[Command], decision: Decision, twin: World) -> set[bytes]:
 
 
 @KINDS
-async def test_logbook_goes_on_behind_a_command_that_raises(
+async def test_h064_logbook_goes_on_behind_a_command_that_raises(
     kind: type[Command], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its batch is a link of the chain with what else was decided; the next one is fine."""

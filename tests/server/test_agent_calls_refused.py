@@ -13,9 +13,17 @@ import pytest
 import pytest_asyncio
 from google.protobuf.duration_pb2 import Duration
 
+from stepward.server.agent_calls import AgentCalls
+from stepward.server.clock import ManualClock
+from stepward.server.config import NodeConfig
+from stepward.server.core.commands import CloseStream, SessionOpened
+from stepward.server.core.limits import Limits
+from stepward.server.observe import Counters
+from stepward.server.shard import Ticket
 from stepward.v1 import agent_service_pb2 as pb
 from stepward.v1 import definition_pb2
 from tests.server import nodes
+from tests.server.host import admission
 from tests.server.nodes import CALL_S_MAX, Stubs, refused
 from tests.server.plain_agent import succeeds
 from tests.server.unary_agent import NO_WAIT, UnaryAgent, listens, submit
@@ -112,3 +120,64 @@ async def test_waiting_calls_are_bounded(tmp_path: Path) -> None:
     assert (answer.code, answer.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED")
     assert answer.retry_after_ms > 0
     assert after.welcome.generation == 1
+
+
+class OpeningShard:
+    """As much of a shard as opening a session asks for: it answers when the test does."""
+
+    leads = True
+
+    def __init__(self) -> None:
+        self.proposed: list[tuple[object, Ticket]] = []
+
+    def on_applied(self, listener: object) -> None:
+        """Nothing is."""
+
+    def propose(self, command: object, ticket: Ticket) -> None:
+        self.proposed.append((command, ticket))
+
+
+async def test_agent_that_leaves_while_its_session_is_opened_closes_it_only_if_it_was_the_last() -> None:
+    """The answer that comes too late names a generation which another call may listen for."""
+    shard, config = OpeningShard(), NodeConfig(data=Path())
+    calls = AgentCalls(
+        shard,  # type: ignore[arg-type]  # all that is asked of it
+        node_id="n1",
+        clock=ManualClock(steady_ms=0, wall_ms=0),
+        limits=Limits(),
+        config=config,
+        counters=Counters(),
+        admission=admission(config),
+    )
+    hello = pb.LeaseWorkRequest(hello=pb.Hello(**HELLO))
+    leaving, staying = (asyncio.create_task(calls.lease_work(hello, wait_ms_max=0)) for _ in range(2))
+    await asyncio.sleep(0)
+    (_, first), (_, second) = shard.proposed
+    shard.proposed.clear()
+    closed: list[list[object]] = []
+    for task, ticket in ((leaving, first), (staying, second)):
+        task.cancel()
+        await asyncio.wait((task,))
+        ticket.answered(SessionOpened(generation=1, ttl_ms=3_000))
+        closed.append([command for command, _ in shard.proposed])
+
+    assert closed == [[], [CloseStream(SESSION, 1)]]
+
+
+async def test_reports_that_wait_are_bounded(tmp_path: Path) -> None:
+    """One set alone is always taken; one more while it waits is to be reported again."""
+    async with (
+        nodes.running(tmp_path / "data", report_bytes_waiting_max=1) as node,
+        nodes.connected(node.address) as stubs,
+    ):
+        worker = UnaryAgent(stubs, "one")
+        await worker.lease(NO_WAIT)
+        report = pb.AttemptReport(attempt=pb.AttemptRef(job_id="0-" + "0" * 32, step_id="one", token=1))
+        report.started.SetInParent()
+        told = await asyncio.gather(*(worker.report(report) for _ in range(50)), return_exceptions=True)
+        alone = await worker.report(report)
+
+    results = [nodes.refusal(one).reason if isinstance(one, grpc.aio.AioRpcError) else "OK" for one in told]
+    assert results.count("OK") >= 1
+    assert set(results) == {"OK", "OVERLOADED"}
+    assert [one.result for one in alone] == [pb.REPORT_RESULT_NOT_FOUND]

@@ -105,7 +105,7 @@ def malformed(method: MethodDescriptor) -> Iterator[tuple[str, bytes]]:
 
 
 @EVERY_METHOD
-async def test_bytes_that_are_no_message(tmp_path: Path, method: MethodDescriptor) -> None:
+async def test_h060_bytes_that_are_no_message(tmp_path: Path, method: MethodDescriptor) -> None:
     """Each is the caller's fault, and says so; the node stays up, and nothing of it is written."""
     told: dict[str, str] = {}
     async with nodes.running(tmp_path / "data") as node, nodes.connected(node.address) as stubs:
@@ -131,7 +131,7 @@ def test_strings_of_every_depth_are_found() -> None:
     assert {"hello.session_id", "hello.actions", "report.attempts.failed.kind", "heartbeat.held.job_id"} <= paths
 
 
-async def test_messages_behind_a_hello(standing: Standing) -> None:
+async def test_h060_messages_behind_a_hello(standing: Standing) -> None:
     """A stream that has been welcomed is refused as one that begins so."""
     work = next(method for method in METHODS if method.name == "Work")
     for number, (_, raw) in enumerate(malformed(work)):
@@ -181,7 +181,7 @@ def mutated(raw: bytes, chance: random.Random) -> bytes:
 
 
 @EVERY_METHOD
-async def test_messages_of_chance(standing: Standing, method: MethodDescriptor, only_seed: int | None) -> None:
+async def test_h060_messages_of_chance(standing: Standing, method: MethodDescriptor, only_seed: int | None) -> None:
     """Whatever comes is answered or refused for a reason; nothing is a fault of ours."""
     seed = random.randrange(1 << 32) if only_seed is None else only_seed
     print(f"--seed {seed}")

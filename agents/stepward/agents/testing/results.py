@@ -56,6 +56,7 @@ class Call:
     at_seconds: float
     """On the bench's own clock, which began at 0."""
     called: bool
+    verify: bool = False
     last_progress: Any = None
 
 

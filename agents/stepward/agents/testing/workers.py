@@ -188,6 +188,7 @@ class Worker:
                 undo=offer.undo,
                 at_seconds=self._rules.now_ms / 1_000,
                 called=called,
+                verify=offer.verify,
                 last_progress=sources.decode(progress.data, progress.encoding),
             )
         )
