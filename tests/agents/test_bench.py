@@ -164,36 +164,6 @@ def test_progress_reaches_the_next_attempt(hotel: Hotel) -> None:
     assert (first.last_progress, second.last_progress) == (None, {"of": 7, "attempt": 1})
 
 
-@pytest.mark.parametrize("after", [False, True])
-def test_crash_loses_the_lease(hotel: Hotel, after: bool) -> None:
-    """Another process gets the step, later than the dead one's lease allows it to act."""
-    with Bench(TRIP, hotel.agent) as bench:
-        bench.crash("hotel", after=after)
-        job = bench.run()
-        first, second = bench.calls("hotel")
-
-    assert job.state == "COMPLETED"
-    assert job.steps["hotel"].lease_losses == 1
-    assert second.at_seconds - first.at_seconds > 10 * 4 / 3
-    assert hotel.done.count("hotel") == 1 + after
-    assert "StepAttemptLost" in [event.type for event in bench.history(job)]
-
-
-def test_crash_takes_everything_along(hotel: Hotel) -> None:
-    """What another job's step was at is lost, too."""
-    with Bench(TRIP, hotel.agent) as bench:
-        bench.takes("hotel", minutes=5)
-        other = bench.start()
-        bench.advance(seconds=10)
-        bench.crash("receipt")
-        bench.fail("receipt", retryable=False)
-        bench.takes("hotel", times=1, seconds=1)
-        bench.run()
-        job = bench.finish(other)
-
-    assert job.steps["hotel"].lease_losses == 1
-
-
 def test_hanging_attempt_ends_by_its_timeout(hotel: Hotel) -> None:
     """It is cancelled, and tried again."""
     with Bench(TRIP, hotel.agent) as bench:
@@ -270,39 +240,6 @@ steps:
     assert bench.elapsed < 81 * 60 + 5
 
 
-def test_slots_bound_what_runs_at_once() -> None:
-    """As an agent has them: the others wait until one is free."""
-    agent = Agent(slots=2)
-    agent.action("charge")(lambda: None)
-    with Bench(ONCE, agent) as bench:
-        bench.takes("charge", minutes=1)
-        jobs = [bench.start() for _ in range(6)]
-        for job_id in jobs:
-            bench.finish(job_id)
-
-    assert [call.at_seconds for call in bench.calls("charge")] == [0, 0, 60, 60, 120, 120]
-
-
-def test_agents_of_several_queues() -> None:
-    """Each serves its own; a crash of one leaves the other alone."""
-    definition = """
-name: two
-steps:
-  - {id: left, queue: l}
-  - {id: right, queue: r}
-"""
-    left, right = Agent(queue="l"), Agent(queue="r")
-    left.action("left")(lambda: 1)
-    right.action("right")(lambda: 2)
-    with Bench(definition, [left, right]) as bench:
-        bench.crash("left")
-        job = bench.run()
-
-    assert [job.steps[step].lease_losses for step in ("left", "right")] == [1, 0]
-    with pytest.raises(BenchError, match="one namespace"):
-        Bench(definition, [left, Agent(queue="r", namespace="other")])
-
-
 def test_cancel_at_an_instant(hotel: Hotel) -> None:
     """What was done until then is undone."""
     with Bench(TRIP, hotel.agent) as bench:
@@ -313,6 +250,25 @@ def test_cancel_at_an_instant(hotel: Hotel) -> None:
     assert job.state == "CANCELLED"
     assert bench.elapsed == 1_800
     assert hotel.done == ["flight", "undo of flight"]
+
+
+def test_cancel_before_anything_has_begun(hotel: Hotel) -> None:
+    """An offer that is taken back before it was told is handed back."""
+    with Bench(TRIP, hotel.agent) as bench:
+        job_id = bench.start()
+        bench.cancel(job_id)
+        job = bench.finish(job_id)
+
+    assert (job.state, bench.calls(), hotel.done) == ("CANCELLED", [], [])
+
+
+def test_longest_wait_takes_no_time(hotel: Hotel) -> None:
+    """Nor does it take a moment for every lease that is renewed meanwhile."""
+    with Bench(TRIP, hotel.agent) as bench:
+        bench.fail("hotel", retry_after_seconds=300 * 86_400)
+        job = bench.run()
+
+    assert (job.state, bench.elapsed) == ("COMPLETED", 300 * 86_400)
 
 
 def test_cancel_from_a_handler(hotel: Hotel) -> None:
@@ -356,6 +312,8 @@ def test_same_seed_same_run(hotel: Hotel) -> None:
 
     assert once(1) == once(1)
     assert once(1)[1] != once(2)[1]
+    # Hotel and car go side by side.
+    assert {once(seed)[1][1].action for seed in range(10)} == {"book-hotel", "book-car"}
 
 
 def trip_handlers() -> dict[str, Any]:

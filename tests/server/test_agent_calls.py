@@ -9,6 +9,7 @@ from pathlib import Path
 
 import grpc
 import grpc.aio
+import pytest
 import pytest_asyncio
 from google.protobuf.duration_pb2 import Duration
 
@@ -24,6 +25,7 @@ from tests.server.unary_agent import NO_WAIT, UnaryAgent, cancel, listed, listen
 S = CALL_S_MAX
 SESSION = "session-of-the-test-1"
 TTL_MS = 3_000
+LONG_WAIT = Duration(seconds=8)
 RECORDED = pb.REPORT_RESULT_RECORDED
 
 
@@ -43,6 +45,15 @@ async def stubs(node: Node) -> AsyncIterator[Stubs]:
         yield stubs
 
 
+@pytest_asyncio.fixture
+async def patient(tmp_path: Path) -> AsyncIterator[Stubs]:
+    """The same on a node whose sessions are so long that a wait which is not ended is noticed."""
+    limits = Limits(session_ttl_ms=60_000)
+    async with nodes.running(tmp_path / "patient", limits=limits) as node, nodes.connected(node.address) as stubs:
+        await nodes.define(stubs, "one", definition_pb2.Step(id="one"))
+        yield stubs
+
+
 async def test_offer_that_is_there_is_told_at_once(stubs: Stubs, node: Node) -> None:
     """The answer says how to stay, too."""
     job_id = await submit(stubs)
@@ -56,19 +67,20 @@ async def test_offer_that_is_there_is_told_at_once(stubs: Stubs, node: Node) -> 
     assert [(offer.attempt.job_id, offer.action) for offer in answer.offers] == [(job_id, "one")]
 
 
-async def test_wait_ends_when_there_is_work(stubs: Stubs) -> None:
+async def test_wait_ends_when_there_is_work(patient: Stubs) -> None:
     """And not before: the session listens as long as the call waits."""
-    worker = UnaryAgent(stubs, "one")
-    asking = asyncio.ensure_future(worker.lease())
-    await listens(stubs)
+    worker = UnaryAgent(patient, "one")
+    asking = asyncio.ensure_future(worker.lease(LONG_WAIT))
+    await listens(patient)
     assert not asking.done()
 
-    job_id = await submit(stubs)
-    answer = await asking
+    async with asyncio.timeout(LONG_WAIT.seconds / 2):
+        job_id = await submit(patient)
+        answer = await asking
 
     assert [offer.attempt.job_id for offer in answer.offers] == [job_id]
     # Nobody listens now.
-    await listens(stubs, 0)
+    await listens(patient, 0)
 
 
 async def test_wait_is_no_longer_than_the_session_may_be_offered_work(stubs: Stubs) -> None:
@@ -164,19 +176,35 @@ async def test_two_waiting_calls_are_told_the_same(stubs: Stubs) -> None:
     assert len(told[0]) == 1
 
 
-async def test_newer_generation_ends_the_wait_of_the_older(stubs: Stubs) -> None:
-    """Whether it was opened by a call or by a stream."""
-    worker = UnaryAgent(stubs, "one", session_id=SESSION)
-    for number in (1, 2):
-        waiting = asyncio.ensure_future(worker.lease())
-        await listens(stubs)
-        if number == 1:
-            await UnaryAgent(stubs, "one", session_id=SESSION).lease(NO_WAIT)
+@pytest.mark.parametrize("by", ["call", "stream"])
+async def test_newer_generation_ends_the_wait_of_the_older(patient: Stubs, by: str) -> None:
+    """At once, whether it was opened by a call or by a stream."""
+    worker = UnaryAgent(patient, "one", session_id=SESSION)
+    waiting = asyncio.ensure_future(worker.lease(LONG_WAIT))
+    await listens(patient)
+    async with asyncio.timeout(LONG_WAIT.seconds / 2):
+        if by == "call":
+            await UnaryAgent(patient, "one", session_id=SESSION).lease(NO_WAIT)
         else:
-            async with agent(stubs, "one", session_id=SESSION):
+            async with agent(patient, "one", session_id=SESSION):
                 await asyncio.wait((waiting,))
-        assert (await refused(waiting)).reason == "SESSION_ENDED"
-        worker.generation = 0
+        answer = await refused(waiting)
+
+    assert answer.reason == "SESSION_ENDED"
+
+
+async def test_newest_generation_is_the_one_that_is_closed(patient: Stubs) -> None:
+    """When the call that opened it goes, too."""
+    older, newer = (UnaryAgent(patient, "one", session_id=SESSION) for _ in range(2))
+    waits = [asyncio.ensure_future(older.lease(LONG_WAIT))]
+    await listens(patient)
+    waits.append(asyncio.ensure_future(newer.lease(LONG_WAIT)))
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    await listens(patient)
+    waits[1].cancel()
+
+    assert (await refused(waits[0])).reason == "SESSION_ENDED"
+    await listens(patient, 0)
 
 
 async def test_call_ends_the_stream_of_its_session(stubs: Stubs) -> None:

@@ -53,7 +53,6 @@ class Worker:
         self._plan = plan
         self._on_death = on_death
         self._seconds_max = seconds_max
-        self._is_dead = False
         self._known: set[AttemptKey] = set()
         self._cancelled: set[AttemptKey] = set()
         # What has begun and is not over, with its outcome when that is only late.
@@ -66,8 +65,6 @@ class Worker:
 
     async def take(self, offer: wire.Offer, cancel: wire.Cancel | None) -> None:
         """Do what an offer or a cancel asks for."""
-        if self._is_dead:
-            return
         key = AttemptKey.of(offer.attempt)
         if cancel is not None:
             self._stop(key)
@@ -130,22 +127,19 @@ class Worker:
         self._plan(duration_ms, lambda: self._deliver(key))
 
     async def _tell_started(self, key: AttemptKey) -> None:
-        if self._works_at(key):
+        if key in self._at_work:
             self._report_of(key, started=wire.Started())
 
     async def _beat(self, key: AttemptKey, beat_ms: int) -> None:
-        if self._works_at(key):
+        if key in self._at_work:
             self._report_of(key, progress=wire.Progress())
             self._plan(beat_ms, lambda: self._beat(key, beat_ms))
 
     async def _deliver(self, key: AttemptKey) -> None:
-        if self._works_at(key):
+        if key in self._at_work:
             report = self._at_work.pop(key)
             assert report is not None
             self._report(report)
-
-    def _works_at(self, key: AttemptKey) -> bool:
-        return not self._is_dead and key in self._at_work
 
     def _end(self, key: AttemptKey, outcome: outcomes.Outcome) -> None:
         del self._at_work[key]
@@ -161,7 +155,7 @@ class Worker:
             self._report_of(key, stopped=wire.Stopped())
 
     def _die(self) -> None:
-        self._is_dead = True
+        """What was at work is not, and will not be heard of."""
         self._at_work.clear()
         self._on_death(self)
 
