@@ -68,6 +68,17 @@ def insist(path: str) -> None:
 
 
 @agent.action(process=True)
+def beat_hard(ctx: Context, path: str) -> None:
+    """Say much without a pause, so that an interruption comes in the middle of it; then decide."""
+    try:
+        Path(path).write_text(str(os.getpid()))
+        while True:
+            ctx.heartbeat("x" * 4_000)
+    finally:
+        raise Permanent("nothing was booked", kind="Withdrawn")
+
+
+@agent.action(process=True)
 def die(how: str) -> None:
     match how:
         case "exit":

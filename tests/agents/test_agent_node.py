@@ -140,6 +140,7 @@ async def test_blocked_interpreter_that_goes_on_ends_the_process(tmp_path: Path)
         code, said = await ended(process)
 
     assert code == 70
+    assert "lease=ended handlers=hold-and-stay:" in said
     assert "(hold-and-stay) does not stop: its lease has ended" in said
 
 

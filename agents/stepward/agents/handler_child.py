@@ -110,7 +110,8 @@ class Child:
         if threading.current_thread() is not self._main:
             self._send(frames.Said(details))
             return
-        # A frame that is interrupted would leave half of itself in the socket.
+        # A frame that is interrupted may leave half of itself in the socket: Linux writes small ones whole, but the
+        # contract of stream sockets does not promise it.
         interruptible, self._interruptible = self._interruptible, False
         self._send(frames.Said(details))
         self._interruptible = interruptible
