@@ -14,7 +14,7 @@ from stepward.agents import Agent, Context, Permanent, isolation
 # Far longer than any test waits: what sleeps so long ends with its process.
 FOR_EVER_S = 600
 
-agent = Agent(queue="isolated", slots=2, drain_timeout_seconds=0.5)
+agent = Agent(slots=2, drain_timeout_seconds=0.5)
 
 
 @agent.action(process=True)
@@ -31,10 +31,10 @@ def tell(ctx: Context, who: str) -> dict[str, object]:
 
 
 @agent.action(process=True)
-def beat(ctx: Context, path: str) -> str:
-    """Give signs of life until the file is there."""
+def beat(ctx: Context, path: str = "", folder: str = "") -> str:
+    """Give signs of life until the file is there, or `enough` in the folder."""
     ctx.heartbeat({"percent": 40})
-    while not Path(path).exists():
+    while not Path(path or f"{folder}/enough").exists():
         ctx.heartbeat()
     return "beaten"
 
