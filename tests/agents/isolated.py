@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -76,6 +77,18 @@ def beat_hard(ctx: Context, path: str) -> None:
             ctx.heartbeat("x" * 4_000)
     finally:
         raise Permanent("nothing was booked", kind="Withdrawn")
+
+
+@agent.action(process=True)
+def leave_a_voice(ctx: Context) -> int:
+    """Return at once, and let a thread go on that speaks of it."""
+
+    def speak() -> None:
+        while True:
+            ctx.heartbeat({"voice": "of the one before"})
+
+    threading.Thread(target=speak, daemon=True).start()
+    return os.getpid()
 
 
 @agent.action(process=True)

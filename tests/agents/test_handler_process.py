@@ -116,6 +116,24 @@ async def test_signs_of_life_come_through(stub: Stub, agent: Agent, tmp_path: Pa
     assert len(progress) < 20
 
 
+async def test_what_a_handler_leaves_running_does_not_speak_for_the_next_one(
+    stub: Stub, agent: Agent, tmp_path: Path
+) -> None:
+    """Its process is used again; the next attempt would find the details of another step in `last_progress`."""
+    path = tmp_path / "enough"
+    async with serving(agent, stub.address):
+        stream = await stub.stream()
+        stream.offer(offer("a", 1, action="leave-a-voice"))
+        await stream.reported("a", "succeeded")
+        stream.offer(offer("b", 2, action="beat", input=as_json(path=str(path)), heartbeat_timeout_ms=600))
+        await until(lambda: stream.events("b").count("progress") >= 3)
+        path.touch()
+        await stream.reported("b", "succeeded")
+
+    said = {one.progress.details.data for one in stream.reports if one.attempt.step_id == "b"}
+    assert said == {b"", b'{"percent":40}'}
+
+
 async def test_h024_busy_process_is_interrupted_where_it_stands(stub: Stub, agent: Agent, tmp_path: Path) -> None:
     """H024: it asks for nothing and looks at nothing; it may clean up, and its process is not used again."""
     path = tmp_path / "spin"
