@@ -8,8 +8,18 @@ from typing import Any
 import pytest
 
 from stepward.client.payloads import Payload
-from stepward.client.tree import JOB_STYLES, MARKS, by_time, describe, plain, render_tree, rich_text, seconds
-from stepward.client.values import Agent, Failure, Job, JobState, Step, StepState
+from stepward.client.tree import (
+    JOB_STYLES,
+    MARKS,
+    REMAINDERS_SHOWN_MAX,
+    by_time,
+    describe,
+    plain,
+    render_tree,
+    rich_text,
+    seconds,
+)
+from stepward.client.values import Agent, Failure, Job, JobState, Remainder, Step, StepState
 
 NOW = datetime(2026, 11, 30, 12, 0, 0, tzinfo=UTC)
 SOLD_OUT = Failure(kind="SoldOut", message="no seat\nleft")
@@ -92,6 +102,20 @@ def test_the_end_says_why_and_what_is_left() -> None:
     )
 
 
+def test_the_end_says_why_each_step_remains() -> None:
+    """A line each, as many as a person reads."""
+    left = tuple(Remainder(step_id=f"s{n}", reason="has no undo", may_be_done=n == 0) for n in range(22))
+    ended = job(state=JobState.FAILED, ended_at=after(-1.1), remainders=left, remaining=("hotel",))
+
+    lines = [line.text for line in render_tree(ended, NOW)[1:]]
+
+    assert lines[:2] == [
+        "may still be done, and not undone: s0: has no undo",
+        "still done, and not undone: s1: has no undo",
+    ]
+    assert (len(lines), lines[-1]) == (REMAINDERS_SHOWN_MAX + 1, "… and 2 more")
+
+
 def test_what_an_ended_job_never_began_waits_for_nothing() -> None:
     """Nobody should wait for it either."""
     ended = job(step(StepState.FAILED, "a"), step(StepState.PENDING, "b", needs=("a",)), state=JobState.COMPENSATED)
@@ -146,11 +170,31 @@ def test_a_requested_cancel_is_shown_until_the_end() -> None:
         (step(StepState.CANCELLED, maybe_done=True), "cancelled, but may have happened"),
         (step(StepState.FAILED, failure=SOLD_OUT), "failed: SoldOut: no seat left"),
         (step(StepState.PENDING), "pending"),
+        (step(StepState.SKIPPED), "skipped"),
+        (
+            step(StepState.UNDO_SKIPPED, failure=Failure(kind="PASSED_OVER", message="passed over by ada: why")),
+            "not undone: passed over by ada: why",
+        ),
+        # The job was ended without its undo; why an attempt failed before says nothing about that.
+        (step(StepState.UNDO_SKIPPED, failure=SOLD_OUT), "not undone"),
     ],
 )
 def test_describe(shown: Step, words: str) -> None:
     """What a step does or waits for."""
     assert describe(shown, job(shown), NOW) == words
+
+
+def test_a_paused_job_holds_back_what_is_ready() -> None:
+    """It does not wait for an agent."""
+    held = step(StepState.READY)
+
+    assert describe(held, job(held, state=JobState.PAUSED), NOW) == "held back: the job is paused"
+
+
+@pytest.mark.parametrize("state", StepState)
+def test_every_state_has_a_mark(state: StepState) -> None:
+    """A state that is added must not be the end of the picture."""
+    assert render_tree(job(step(state)), NOW)[1].text
 
 
 @pytest.mark.parametrize("state", [StepState.RUNNING, StepState.OFFERED, StepState.UNDO_RUNNING])

@@ -23,15 +23,18 @@ from stepward.server.core.commands import (
     Declined,
     DrainSession,
     Failed,
+    PauseJob,
     ProgressMade,
     RenewSession,
     ReportAttempts,
+    ResumeJob,
     RetryStep,
     SkipStep,
     Started,
     Stopped,
     Succeeded,
     Sweep,
+    TerminateJob,
     Unknown,
     VerbDone,
 )
@@ -145,7 +148,7 @@ class History:
             (self._renew, 15),
             (self._sweep, 10),
             (self._cancel, 3),
-            (self._operate, 5),
+            (self._operate, 10),
             (self._close_or_drain, 3),
             (self._report, 44),
         ]
@@ -199,10 +202,15 @@ class History:
             return
         job_id, step_id = self.rng.choice(self.jobs), self.rng.choice(self.body.steps).id
         verbs: list[AnyCommand] = [
+            PauseJob(job_id, "the service is down", "ada"),
+            ResumeJob(job_id, "the service is up", "ada"),
+            ResumeJob(job_id, "the service is up", "ada"),
             RetryStep(job_id, step_id, "it works again", "ada"),
             SkipStep(job_id, step_id, Payload(b"null"), self.rng.random() < 0.5, "done by hand", "ada"),
         ]
-        verb = self.rng.choice(verbs)
+        verb: AnyCommand = self.rng.choice(verbs)
+        if self.rng.random() < 0.05:
+            verb = TerminateJob(job_id, "we give up", "ada")
         answer = self.world.one(verb)
         if isinstance(answer, VerbDone) and not answer.already:
             self.coverage[type(verb).__name__] += 1
@@ -258,6 +266,9 @@ class History:
 
     def _finish(self) -> None:
         """A good agent with room for everything does what is left. Only what waits for a person may stay."""
+        for job_id in self.jobs:
+            self.world.one(ResumeJob(job_id, "to be finished", "ada"))
+            self._check()
         good = "good-agent-000000"
         self.world.open(good, self.actions, slots=100)
         states: set[JobState] = set()
@@ -330,7 +341,7 @@ def test_random_histories(only_seed: int | None) -> None:
 
     if only_seed is None:
         ends = [state.name for state in (*JOB_STATES_FINAL, JobState.ESCALATED)]
-        verbs = [RetryStep.__name__, SkipStep.__name__]
+        verbs = [verb.__name__ for verb in (TerminateJob, PauseJob, ResumeJob, RetryStep, SkipStep)]
         assert [name for name in (*ends, *verbs, *MEANT) if not met[name]] == []
 
 

@@ -23,8 +23,10 @@ from stepward.server.core.commands import (
     Command,
     DrainSession,
     OpenSession,
+    PauseJob,
     RenewSession,
     ReportAttempts,
+    ResumeJob,
     RetryStep,
     SkipStep,
     Started,
@@ -32,6 +34,7 @@ from stepward.server.core.commands import (
     Succeeded,
     Sweep,
     Swept,
+    TerminateJob,
     Unknown,
 )
 from stepward.server.core.draft import Draft
@@ -82,6 +85,15 @@ def prepared() -> World:
     return world
 
 
+def paused() -> World:
+    """A flight that is held back."""
+    world = World()
+    world.define(BODY)
+    world.submit("running", "trip")
+    world.one(PauseJob("running", "", "me"))
+    return world
+
+
 def late() -> World:
     """The same, when the hotel of `running` has used up its time and its session its lease."""
     world = prepared()
@@ -100,6 +112,9 @@ def _report(world: World) -> ReportAttempts:
 EXAMPLES: dict[type[Command], tuple[Callable[[], World], Callable[[World], Command]]] = {
     SubmitJob: (prepared, lambda _: SubmitJob("new", "default", "trip", 0, Payload(b"{}"), "key", {}, "me", b"print")),
     CancelJob: (prepared, lambda _: CancelJob("waiting", "")),
+    TerminateJob: (prepared, lambda _: TerminateJob("running", "why", "me")),
+    PauseJob: (prepared, lambda _: PauseJob("running", "", "me")),
+    ResumeJob: (paused, lambda _: ResumeJob("running", "", "me")),
     RetryStep: (prepared, lambda _: RetryStep("waiting", "hotel", "", "me")),
     SkipStep: (prepared, lambda _: SkipStep("waiting", "hotel", Payload(b"1"), undone=False, reason="", actor="me")),
     ApplyDefinition: (prepared, lambda _: ApplyDefinition("default", b"o" * 32, OTHER)),

@@ -17,9 +17,11 @@ from stepward.server.core.commands import (
     DrainSession,
     Failed,
     OpenSession,
+    PauseJob,
     ProgressMade,
     RenewSession,
     ReportAttempts,
+    ResumeJob,
     RetryStep,
     SkipStep,
     Started,
@@ -27,6 +29,7 @@ from stepward.server.core.commands import (
     SubmitJob,
     Succeeded,
     Sweep,
+    TerminateJob,
     Unknown,
 )
 from stepward.server.core.definition import compile_definition
@@ -66,6 +69,12 @@ def order(transcript: Transcript, verb: str, line: Line) -> AnyCommand:
             return _report(transcript, line)
         case "cancel":
             return CancelJob(transcript.job(line), line.take("reason", ""), line.take("actor", ""))
+        case "terminate":
+            return TerminateJob(transcript.job(line), line.take("reason"), line.take("actor", ""))
+        case "pause":
+            return PauseJob(transcript.job(line), line.take("reason", ""), line.take("actor", ""))
+        case "resume":
+            return ResumeJob(transcript.job(line), line.take("reason", ""), line.take("actor", ""))
         case "retry":
             return RetryStep(transcript.job(line), line.take("step"), line.take("reason", ""), line.take("actor", ""))
         case "skip":

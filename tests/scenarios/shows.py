@@ -45,7 +45,11 @@ def _job(transcript: Transcript, job_id: str) -> list[str]:
     told += [f"  output {_payload(view.output)}"] if view.output is not None else []
     told += [f"  failure {_failure(view.failure)}"] if view.failure is not None else []
     told += [f"  deadline at log {view.progress.deadline_log_ms}"] if view.progress.deadline_log_ms else []
-    told += [f"  remaining {', '.join(view.remaining)}"] if view.remaining else []
+    told += [f"  undone {', '.join(view.left.undone)}"] if view.left.undone else []
+    told += [
+        f"  {each.step_id} {'may remain' if each.may_be_done else 'remains'} done: {each.reason}"
+        for each in view.left.remainders
+    ]
     return told + [
         f"  {spec.id}: {'PENDING' if step is None else step.state.name}"
         for spec, step in zip(view.body.steps, view.steps, strict=True)

@@ -22,6 +22,7 @@ from stepward.server.core.commands import (
     Sweep,
 )
 from stepward.server.core.rejections import Reason, Rejection
+from stepward.server.core.remainders import Remainder
 from stepward.server.core.rows import (
     JOB_STATES_FINAL,
     DefinitionBody,
@@ -377,7 +378,8 @@ def test_what_cannot_be_undone_is_listed() -> None:
     view = views.job_view(world.reader, "j1", world.limits, with_steps=False)
 
     assert view is not None
-    assert (view.progress.state.name, view.remaining) == ("FAILED", ("notify",))
+    assert view.progress.state.name == "FAILED"
+    assert view.left.remainders == (Remainder("notify", False, "has no undo"),)
 
 
 def test_a_cancel_twice_is_a_cancel_once() -> None:

@@ -16,6 +16,8 @@ Commands, each with `at=MS` to set all clocks first:
     report step=STEP outcome=OUTCOME [job=] [token=] [agent=] [output=JSON] [kind=] [message=] [retry_after=]
         outcomes: accepted started success failure fatal unknown refused handed_back stopped drained progress alive
     cancel [job=] [reason=] [actor=]
+    terminate [job=] reason= [actor=]
+    pause|resume [job=] [reason=] [actor=]
     retry step=STEP [job=] [reason=] [actor=]
     skip step=STEP [job=] [output=JSON] [undone=yes] [reason=] [actor=]
     sweep [subjects=]

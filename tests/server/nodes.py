@@ -26,6 +26,7 @@ from stepward.v1 import (
     definition_service_pb2_grpc,
     job_service_pb2,
     job_service_pb2_grpc,
+    operator_service_pb2_grpc,
 )
 
 T = TypeVar("T")
@@ -48,6 +49,7 @@ class Stubs:
     definitions: definition_service_pb2_grpc.DefinitionServiceAsyncStub
     agents: agent_service_pb2_grpc.AgentServiceAsyncStub
     cluster: cluster_service_pb2_grpc.ClusterServiceAsyncStub
+    operators: operator_service_pb2_grpc.OperatorServiceAsyncStub
 
 
 @contextlib.asynccontextmanager
@@ -60,6 +62,7 @@ async def connected(address: str, *options: tuple[str, int]) -> AsyncIterator[St
             definition_service_pb2_grpc.DefinitionServiceStub(channel),
             agent_service_pb2_grpc.AgentServiceStub(channel),
             cluster_service_pb2_grpc.ClusterServiceStub(channel),
+            operator_service_pb2_grpc.OperatorServiceStub(channel),
         )
 
 

@@ -30,6 +30,7 @@ from stepward.client.values import (
     JobResult,
     JobState,
     NodeStatus,
+    OperatorAnswer,
     Step,
     StepState,
     SubmittedJob,
@@ -237,14 +238,79 @@ class AsyncClient:
         """
         return self._follow(Watch(job_id, from_revision), None)
 
-    async def cancel(self, job_id: str, reason: str = "") -> Job:
+    async def cancel(self, job_id: str, reason: str = "", *, actor: str = "") -> Job:
         """Ask for the end of a job: what was done, or may have been done, is undone. Safe to repeat.
+
+        `actor` is who asks, for the history, as in every call that somebody makes by hand.
 
         Raises:
             JobNotFound: No such job.
             JobEnded: It completed or failed before.
         """
-        return await self._perform(calls.cancel_job(job_id, reason=reason))
+        return await self._perform(calls.cancel_job(job_id, reason=reason, actor=actor))
+
+    async def terminate(self, job_id: str, *, reason: str, actor: str = "") -> OperatorAnswer:
+        """End a job at once and undo nothing more; the answer tells what remains done. Safe to repeat.
+
+        Raises:
+            JobNotFound: No such job.
+            JobEnded: It has ended otherwise.
+        """
+        return await self._perform(calls.terminate_job(job_id, reason=reason, actor=actor))
+
+    async def pause(self, job_id: str, *, reason: str = "", actor: str = "") -> OperatorAnswer:
+        """Start nothing new of a job; attempts that run go on to their ends. Safe to repeat.
+
+        Raises:
+            JobNotFound: No such job.
+            JobEnded: It has ended.
+            JobStateRefused: It is being undone.
+        """
+        return await self._perform(calls.pause_job(job_id, reason=reason, actor=actor))
+
+    async def resume(self, job_id: str, *, reason: str = "", actor: str = "") -> OperatorAnswer:
+        """Let a paused job go on. Safe to repeat. Raises as `pause`."""
+        return await self._perform(calls.resume_job(job_id, reason=reason, actor=actor))
+
+    async def retry_step(self, job_id: str, step_id: str, *, reason: str = "", actor: str = "") -> OperatorAnswer:
+        """Try a step again, or its undo: one that waits for a person, or for its next attempt. Safe to repeat.
+
+        Raises:
+            JobNotFound: No such job.
+            StepNotFound: The job has no such step.
+            JobEnded: It has ended.
+            StepStateRefused: The step waits neither for a person nor for its next attempt.
+        """
+        return await self._perform(calls.retry_step(job_id, step_id, reason=reason, actor=actor))
+
+    async def skip_step(
+        self,
+        job_id: str,
+        step_id: str,
+        *,
+        output: Any = None,
+        undone: bool = False,
+        reason: str = "",
+        actor: str = "",
+    ) -> OperatorAnswer:
+        """Pass over a step, so that those which need it go on, or over its undo. Safe to repeat.
+
+        Args:
+            job_id: The job.
+            step_id: The step.
+            output: What stands in place of its output, as for an input. None: JSON null. Not for an undo.
+            undone: Of an undo: whether somebody undid the step by other means; otherwise what it did remains.
+            reason: For the history.
+            actor: Who asks, for the history.
+
+        Raises:
+            JobNotFound: No such job.
+            StepNotFound: The job has no such step.
+            JobEnded: It has ended.
+            StepStateRefused: The step has not become ready, or has ended.
+        """
+        call = calls.skip_step(job_id, step_id, output=output, undone=undone, reason=reason, actor=actor)
+        return await self._perform(call)
 
     def history(self, job_id: str) -> AsyncIterator[HistoryEvent]:
         """Read what happened to a job, oldest first.

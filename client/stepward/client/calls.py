@@ -28,6 +28,7 @@ from stepward.client.values import (
     JobCounts,
     JobResult,
     NodeStatus,
+    OperatorAnswer,
     Step,
     StepState,
     SubmittedJob,
@@ -38,6 +39,7 @@ from stepward.v1 import (
     common_pb2,
     definition_service_pb2,
     job_service_pb2,
+    operator_service_pb2,
 )
 
 if TYPE_CHECKING:
@@ -79,6 +81,11 @@ LIST_JOB_STEPS = Rpc("JobService", "ListJobSteps", job_service_pb2.ListJobStepsR
 WATCH_JOB = Rpc("JobService", "WatchJob", job_service_pb2.WatchJobResponse, Repeat.READ, waits=True)
 CANCEL_JOB = Rpc("JobService", "CancelJob", job_service_pb2.CancelJobResponse, Repeat.IDEMPOTENT)
 GET_JOB_HISTORY = Rpc("JobService", "GetJobHistory", job_service_pb2.GetJobHistoryResponse, Repeat.READ)
+TERMINATE_JOB = Rpc("OperatorService", "TerminateJob", operator_service_pb2.TerminateJobResponse, Repeat.IDEMPOTENT)
+PAUSE_JOB = Rpc("OperatorService", "PauseJob", operator_service_pb2.PauseJobResponse, Repeat.IDEMPOTENT)
+RESUME_JOB = Rpc("OperatorService", "ResumeJob", operator_service_pb2.ResumeJobResponse, Repeat.IDEMPOTENT)
+RETRY_STEP = Rpc("OperatorService", "RetryStep", operator_service_pb2.RetryStepResponse, Repeat.IDEMPOTENT)
+SKIP_STEP = Rpc("OperatorService", "SkipStep", operator_service_pb2.SkipStepResponse, Repeat.IDEMPOTENT)
 APPLY_DEFINITION = Rpc(
     "DefinitionService", "ApplyDefinition", definition_service_pb2.ApplyDefinitionResponse, Repeat.IDEMPOTENT
 )
@@ -102,6 +109,11 @@ RPCS = (
     WATCH_JOB,
     CANCEL_JOB,
     GET_JOB_HISTORY,
+    TERMINATE_JOB,
+    PAUSE_JOB,
+    RESUME_JOB,
+    RETRY_STEP,
+    SKIP_STEP,
     APPLY_DEFINITION,
     VALIDATE_DEFINITION,
     GET_DEFINITION,
@@ -251,10 +263,48 @@ def list_job_steps(
     )
 
 
-def cancel_job(job_id: str, *, reason: str) -> Call[Job]:
+def cancel_job(job_id: str, *, reason: str, actor: str) -> Call[Job]:
     """Undo what was done, and end."""
-    request = job_service_pb2.CancelJobRequest(job_id=job_id, reason=reason)
+    request = job_service_pb2.CancelJobRequest(job_id=job_id, reason=reason, actor=actor)
     return Call(CANCEL_JOB, request, lambda answer: reading.job(answer.job))
+
+
+def terminate_job(job_id: str, *, reason: str, actor: str) -> Call[OperatorAnswer]:
+    """End at once, and undo nothing more."""
+    request = operator_service_pb2.TerminateJobRequest(job_id=job_id, reason=reason, actor=actor)
+    return Call(TERMINATE_JOB, request, reading.operator_answer)
+
+
+def pause_job(job_id: str, *, reason: str, actor: str) -> Call[OperatorAnswer]:
+    """Start nothing new."""
+    request = operator_service_pb2.PauseJobRequest(job_id=job_id, reason=reason, actor=actor)
+    return Call(PAUSE_JOB, request, reading.operator_answer)
+
+
+def resume_job(job_id: str, *, reason: str, actor: str) -> Call[OperatorAnswer]:
+    """Go on."""
+    request = operator_service_pb2.ResumeJobRequest(job_id=job_id, reason=reason, actor=actor)
+    return Call(RESUME_JOB, request, reading.operator_answer)
+
+
+def retry_step(job_id: str, step_id: str, *, reason: str, actor: str) -> Call[OperatorAnswer]:
+    """Try a step again."""
+    request = operator_service_pb2.RetryStepRequest(job_id=job_id, step_id=step_id, reason=reason, actor=actor)
+    return Call(RETRY_STEP, request, reading.operator_answer)
+
+
+def skip_step(job_id: str, step_id: str, *, output: Any, undone: bool, reason: str, actor: str) -> Call[OperatorAnswer]:
+    """Pass over a step, or over its undo."""
+    encoded = payloads.encode(output)
+    request = operator_service_pb2.SkipStepRequest(
+        job_id=job_id,
+        step_id=step_id,
+        output=common_pb2.Payload(data=encoded.data, encoding=encoded.encoding) if encoded else None,
+        undone=undone,
+        reason=reason,
+        actor=actor,
+    )
+    return Call(SKIP_STEP, request, reading.operator_answer)
 
 
 def get_job_history(job_id: str, *, page_size: int, page_token: str) -> Call[Page[HistoryEvent]]:

@@ -24,6 +24,8 @@ from stepward.client.values import (
     JobResult,
     JobState,
     NodeStatus,
+    OperatorAnswer,
+    Remainder,
     ShardStatus,
     Step,
     StepState,
@@ -44,6 +46,15 @@ if TYPE_CHECKING:
         definition_service_pb2,
         job_pb2,
         job_service_pb2,
+        operator_service_pb2,
+    )
+
+    _Acted = (
+        operator_service_pb2.TerminateJobResponse
+        | operator_service_pb2.PauseJobResponse
+        | operator_service_pb2.ResumeJobResponse
+        | operator_service_pb2.RetryStepResponse
+        | operator_service_pb2.SkipStepResponse
     )
 
 
@@ -114,6 +125,7 @@ def step(message: job_pb2.JobStep) -> Step:
         due_for=message.due_for,
         maybe_done=message.maybe_done,
         has_undo=message.has_undo,
+        generation=message.generation or 1,
         lease_ends_at=instant(message, "lease_ends_at"),
         progress_payload=payload(message, "progress"),
         message=message,
@@ -141,6 +153,10 @@ def job(message: job_pb2.Job) -> Job:
         revision=message.revision,
         cancel_requested=message.cancel_requested,
         remaining=tuple(message.remaining),
+        remainders=tuple(
+            Remainder(step_id=one.step_id, may_be_done=one.may_be_done, reason=one.reason) for one in message.remainders
+        ),
+        undone=tuple(message.undone),
         idempotency_key=message.idempotency_key,
         message=message,
     )
@@ -150,6 +166,11 @@ def job_counts(message: job_service_pb2.CountJobsResponse) -> JobCounts:
     """How many jobs there are in each state."""
     by_state = {job_state(one.state): one.count for one in message.counts}
     return JobCounts(by_state=by_state, truncated=message.truncated, message=message)
+
+
+def operator_answer(answer: _Acted) -> OperatorAnswer:
+    """What came of an operator's verb."""
+    return OperatorAnswer(job=job(answer.job), already=answer.already)
 
 
 def event(message: job_pb2.HistoryEvent) -> HistoryEvent:
@@ -166,6 +187,7 @@ def event(message: job_pb2.HistoryEvent) -> HistoryEvent:
         led_time_ms=message.led_time_ms,
         log_time_ms=message.log_time_ms,
         due_in=span(message, "due_in"),
+        actor=message.actor,
         message=message,
     )
 

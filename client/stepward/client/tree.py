@@ -22,6 +22,8 @@ STEPS_SHOWN_MAX = 40
 # Where nothing is drawn anew, more can be read.
 STEPS_LISTED_MAX = 500
 
+REMAINDERS_SHOWN_MAX = 20
+
 JOB_STYLES: Mapping[JobState, str] = {
     JobState.RUNNING: "cyan",
     JobState.PAUSED: "yellow",
@@ -54,13 +56,34 @@ MARKS: Mapping[StepState, tuple[str, str]] = {
     StepState.UNDO_OUTCOME_UNKNOWN: ("?", "yellow"),
     StepState.UNDO_FAILED: ("!", "bold red"),
     StepState.COMPENSATED: ("↶", "magenta"),
+    StepState.VERIFY_READY: ("?", "yellow"),
+    StepState.VERIFY_OFFERED: ("?", "yellow"),
+    StepState.VERIFY_RUNNING: ("?", "yellow"),
+    StepState.VERIFY_RETRY_WAIT: ("?", "yellow"),
+    StepState.UNDO_SKIPPED: ("»", "red"),
 }
 
 # Nothing moves in these: the first to be left out when there are too many.
 AT_REST = frozenset(
-    {StepState.PENDING, StepState.SUCCEEDED, StepState.SKIPPED, StepState.CANCELLED, StepState.COMPENSATED}
+    {
+        StepState.PENDING,
+        StepState.SUCCEEDED,
+        StepState.SKIPPED,
+        StepState.CANCELLED,
+        StepState.COMPENSATED,
+        StepState.UNDO_SKIPPED,
+    }
 )
-HELD = frozenset({StepState.OFFERED, StepState.RUNNING, StepState.UNDO_OFFERED, StepState.UNDO_RUNNING})
+HELD = frozenset(
+    {
+        StepState.OFFERED,
+        StepState.RUNNING,
+        StepState.UNDO_OFFERED,
+        StepState.UNDO_RUNNING,
+        StepState.VERIFY_OFFERED,
+        StepState.VERIFY_RUNNING,
+    }
+)
 # Where other steps begin because of it.
 CAUSES = AT_REST | {StepState.FAILED}
 SATISFIED = frozenset({StepState.SUCCEEDED, StepState.SKIPPED})
@@ -118,6 +141,8 @@ def describe(step: Step, job: Job, now: datetime, agents: Mapping[str, Agent] | 
     match step.state:
         case StepState.PENDING:
             return _pending(step, job)
+        case StepState.READY if job.state is JobState.PAUSED:
+            return "held back: the job is paused"
         case StepState.READY:
             return f'waits for an agent that offers "{step.action}" on queue "{step.queue}"{_due(step, now)}'
         case StepState.RUNNING:
@@ -131,6 +156,8 @@ def describe(step: Step, job: Job, now: datetime, agents: Mapping[str, Agent] | 
             return step.state.lower() + (", but may have happened" if step.maybe_done else "")
         case StepState.COMPENSATED:
             return "undone"
+        case StepState.UNDO_SKIPPED:
+            return f"not undone{_who_passed_over(step)}"
         case StepState.FAILED:
             return f"failed after {_attempt(step)}{_why(step)}" if step.attempts else f"failed{_why(step)}"
         case StepState.ESCALATED | StepState.UNDO_FAILED:
@@ -204,9 +231,30 @@ def _footer(job: Job) -> list[Line]:
     if job.failure:
         place = f"{job.failure.step_id}: " if job.failure.step_id else ""
         lines.append(Line(f"why: {place}{_one_line(job.failure.text)}", "red"))
-    if job.remaining:
+    if job.remainders:
+        lines += [Line(text, "red") for text in remainder_lines(job)]
+    elif job.remaining:
         lines.append(Line(f"still done, and not undone: {', '.join(job.remaining)}", "red"))
     return lines
+
+
+def remainder_lines(job: Job) -> list[str]:
+    """What remains done and why, a line for each step, as many as a terminal shows."""
+    shown = job.remainders[:REMAINDERS_SHOWN_MAX]
+    lines = [
+        f"{'may still be done' if one.may_be_done else 'still done'}, and not undone: {one.step_id}: "
+        f"{_one_line(one.reason)}"
+        for one in shown
+    ]
+    more = len(job.remainders) - len(shown)
+    return [*lines, f"… and {more} more"] if more else lines
+
+
+def _who_passed_over(step: Step) -> str:
+    """Who passed over its undo, and why; nothing when its job was ended without it."""
+    if step.failure is None or step.failure.kind != "PASSED_OVER":
+        return ""
+    return f": {_one_line(step.failure.message)}"
 
 
 def _lost(step: Step, now: datetime, agents: Mapping[str, Agent] | None) -> str:

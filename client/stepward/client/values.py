@@ -40,7 +40,7 @@ FINAL_JOB_STATES = frozenset({JobState.COMPLETED, JobState.COMPENSATED, JobState
 
 
 class StepState(StrEnum):
-    """The state of a step. The UNDO_ states belong to its compensation."""
+    """The state of a step. The UNDO_ states belong to its compensation, the VERIFY_ ones to the question before it."""
 
     UNSPECIFIED = "UNSPECIFIED"
     """Also a state that this client is too old to know."""
@@ -62,6 +62,21 @@ class StepState(StrEnum):
     UNDO_OUTCOME_UNKNOWN = "UNDO_OUTCOME_UNKNOWN"
     UNDO_FAILED = "UNDO_FAILED"
     COMPENSATED = "COMPENSATED"
+    VERIFY_READY = "VERIFY_READY"
+    VERIFY_OFFERED = "VERIFY_OFFERED"
+    VERIFY_RUNNING = "VERIFY_RUNNING"
+    VERIFY_RETRY_WAIT = "VERIFY_RETRY_WAIT"
+    UNDO_SKIPPED = "UNDO_SKIPPED"
+
+    @property
+    def undo(self) -> bool:
+        """Whether its undo has begun."""
+        return self.startswith("UNDO_") or self is StepState.COMPENSATED
+
+    @property
+    def waits_for_person(self) -> bool:
+        """Whether only a person moves it on."""
+        return self in (StepState.ESCALATED, StepState.UNDO_FAILED, StepState.UNDO_OUTCOME_UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +119,8 @@ class Step:
     """What its timer is for, such as "retry" or "fence"."""
     maybe_done: bool = False
     has_undo: bool = False
+    generation: int = 1
+    """One more with every rerun that may not be taken for an earlier one."""
     lease_ends_at: datetime | None = None
     progress_payload: Payload | None = None
     message: job_pb2.JobStep = field(default_factory=job_pb2.JobStep, repr=False, compare=False)
@@ -117,6 +134,17 @@ class Step:
     def progress(self) -> Any:
         """How far the running attempt says it is, decoded. None when it says nothing."""
         return self.progress_payload.decode() if self.progress_payload else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remainder:
+    """A step that remains done, or may remain done, although its job did not complete."""
+
+    step_id: str
+    may_be_done: bool = False
+    """True when nobody knows; False when it surely remains done."""
+    reason: str = ""
+    """Why it was not undone, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +174,10 @@ class Job:
     cancel_requested: bool = False
     remaining: tuple[str, ...] = ()
     """Steps that remain done although the job did not complete."""
+    remainders: tuple[Remainder, ...] = ()
+    """The same steps, and why each was not undone."""
+    undone: tuple[str, ...] = ()
+    """Steps that were undone."""
     idempotency_key: str = ""
     message: job_pb2.Job = field(default_factory=job_pb2.Job, repr=False, compare=False)
 
@@ -231,6 +263,16 @@ class JobResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorAnswer:
+    """A job after somebody acted on it by hand."""
+
+    job: Job
+    """Without its steps."""
+    already: bool = False
+    """Whether there was nothing left to do: it had been done before, or went on by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryEvent:
     """One thing that happened to a job."""
 
@@ -246,6 +288,8 @@ class HistoryEvent:
     led_time_ms: int = 0
     log_time_ms: int = 0
     due_in: timedelta | None = None
+    actor: str = ""
+    """Who asked for it. Empty: nobody, it followed from something else; or somebody who gave no name."""
     message: job_pb2.HistoryEvent = field(default_factory=job_pb2.HistoryEvent, repr=False, compare=False)
 
 

@@ -121,7 +121,7 @@ class Job(_message.Message):
 
     @_builtins.property
     def remaining(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Steps that remain done although the job did not complete: for want of an undo, or because an undo failed."""
+        """Steps that remain done, or may, although the job did not complete, or waits for a person. At most 1000."""
 
     @_builtins.property
     def deadline_at(self) -> _timestamp_pb2.Timestamp:
@@ -133,11 +133,11 @@ class Job(_message.Message):
 
     @_builtins.property
     def undone(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Ids of the steps that were undone."""
+        """Ids of the steps that were undone. At most 1000; ListJobSteps reads them all."""
 
     @_builtins.property
     def remainders(self) -> _containers.RepeatedCompositeFieldContainer[Global___Remainder]:
-        """What remains done, or may remain done, and why. The same steps as `remaining`."""
+        """What remains done, or may remain done, and why. The same steps as `remaining`, and as many."""
 
     def __init__(
         self,

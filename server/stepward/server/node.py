@@ -21,6 +21,7 @@ from stepward.server.api.agents import AgentService
 from stepward.server.api.cluster import ClusterService
 from stepward.server.api.definitions import DefinitionService
 from stepward.server.api.jobs import JobService
+from stepward.server.api.operator import OperatorService
 from stepward.server.api.watch import JobWatch
 from stepward.server.clock import SystemClock, boot_id
 from stepward.server.core.decide import decide
@@ -33,7 +34,13 @@ from stepward.server.sessions import Sessions
 from stepward.server.shard import FlushGuard, Shard
 from stepward.server.store.lmdb_store import LmdbStore
 from stepward.server.supervisor import Supervisor
-from stepward.v1 import agent_service_pb2, cluster_service_pb2, definition_service_pb2, job_service_pb2
+from stepward.v1 import (
+    agent_service_pb2,
+    cluster_service_pb2,
+    definition_service_pb2,
+    job_service_pb2,
+    operator_service_pb2,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,7 +57,13 @@ if TYPE_CHECKING:
 
 SERVICES: Final = tuple(
     service
-    for module in (job_service_pb2, definition_service_pb2, agent_service_pb2, cluster_service_pb2)
+    for module in (
+        job_service_pb2,
+        operator_service_pb2,
+        definition_service_pb2,
+        agent_service_pb2,
+        cluster_service_pb2,
+    )
     for service in module.DESCRIPTOR.services_by_name.values()
 )
 
@@ -281,6 +294,7 @@ class Node:
         limits, gateway = self._cluster.limits, self._gateway
         return {
             "JobService": JobService(gateway, limits, JobWatch(gateway, limits)),
+            "OperatorService": OperatorService(gateway, limits),
             "DefinitionService": DefinitionService(gateway, limits),
             "AgentService": AgentService(gateway, self._sessions, self._agent_calls, limits),
             "ClusterService": ClusterService(

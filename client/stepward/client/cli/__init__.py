@@ -12,7 +12,7 @@ import sys
 
 import click
 
-from stepward.client.cli import agent, cluster, definition, demo, dev, job, job_lists, version
+from stepward.client.cli import agent, cluster, definition, demo, dev, job, job_lists, job_verbs, version
 from stepward.client.cli.exits import ExitCode
 from stepward.client.cli.session import Session, choose, shared_options
 
@@ -54,3 +54,5 @@ for command in (dev.dev, demo.demo, job.job, definition.definition, agent.agent,
     main.add_command(command)
 for reading in (job_lists.list_, job_lists.count, job_lists.steps):
     job.job.add_command(reading)
+for verb in job_verbs.VERBS:
+    job.job.add_command(verb)

@@ -38,7 +38,7 @@ def read_input(parts: Sequence[str]) -> Any:
     members = _members(part for part in parts if _is_pair(part))
     if not documents:
         return members
-    document = _document(documents[0])
+    document = read_document(documents[0], "-i")
     return _overridden(document, members) if members else document
 
 
@@ -86,30 +86,32 @@ def _value(text: str) -> Any:
         return text
 
 
-def _document(part: str) -> Payload:
+def read_document(part: str, hint: str) -> Payload:
+    """JSON that was typed, or stands in @FILE; `hint` is the option that it was given to."""
     # Only here, since `--help` must not wait for it.
     from stepward.client.payloads import Payload
 
-    source, data = (part[1:], _read(part[1:])) if part.startswith("@") else ("-i", part.encode())
+    source, data = (part[1:], _read(part[1:], hint)) if part.startswith("@") else (hint, part.encode())
+    forms = "JSON, @FILE, or key=value" if hint == "-i" else "JSON, or @FILE"
     try:
         json.loads(data)
     except UnicodeDecodeError:
-        raise click.BadParameter(f"{source} is not UTF-8 text", param_hint="-i") from None
+        raise click.BadParameter(f"{source} is not UTF-8 text", param_hint=hint) from None
     except json.JSONDecodeError as error:
         raise click.BadParameter(
-            f"{source}:{error.lineno}:{error.colno}: broken JSON: {error.msg}; give JSON, @FILE, or key=value",
-            param_hint="-i",
+            f"{source}:{error.lineno}:{error.colno}: broken JSON: {error.msg}; give {forms}",
+            param_hint=hint,
         ) from None
     return Payload(data.strip())
 
 
-def _read(name: str) -> bytes:
+def _read(name: str, hint: str) -> bytes:
     if name == "-":
         return sys.stdin.buffer.read()
     try:
         return Path(name).read_bytes()
     except OSError as error:
-        raise click.BadParameter(f"{name}: {error.strerror or error}", param_hint="-i") from None
+        raise click.BadParameter(f"{name}: {error.strerror or error}", param_hint=hint) from None
 
 
 def read_labels(parts: Sequence[str]) -> dict[str, str]:

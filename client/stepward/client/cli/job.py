@@ -37,7 +37,7 @@ SUGGESTED_FROM = 200
 
 @click.group()
 def job() -> None:
-    """Run, watch and cancel jobs."""
+    """Run and watch jobs, and act on them by hand."""
 
 
 def submission_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -174,26 +174,9 @@ def history(session: Session, job_id: str) -> ExitCode:
         events = list(client.history(job_id))
     session.print_items(
         [event.message for event in events],
-        ("TIME", "EVENT", "STEP", "ATTEMPT", "TOKEN", "DETAIL"),
+        ("TIME", "EVENT", "STEP", "ATTEMPT", "TOKEN", "BY", "DETAIL"),
         lambda: [_event_row(event) for event in events],
     )
-    return ExitCode.OK
-
-
-@job.command()
-@click.argument("job_id")
-@click.option("--reason", default="", help="Why, for the history.")
-@with_session
-def cancel(session: Session, job_id: str, reason: str) -> ExitCode:
-    """Ask for the end of a job: what was done, or may have been done, is undone."""
-    with session.client() as client, suggesting_jobs(client, job_id):
-        cancelled = client.cancel(job_id, reason)
-    if session.as_table and cancelled.state.final:
-        note(f"job {job_id} is {cancelled.state}: it was cancelled, and has ended")
-    elif session.as_table:
-        note(f"job {job_id} is {cancelled.state}; follow it with: stepward job watch {job_id}{session.again()}")
-    else:
-        session.print_message(cancelled.message)
     return ExitCode.OK
 
 
@@ -257,13 +240,22 @@ def _print_result(session: Session, ended: Job) -> None:
 
 def _say_what_can_be_done(session: Session, found: Job) -> None:
     """A job that waits for a person should tell that person what to type."""
-    from stepward.client.values import JobState, StepState
+    from stepward.client.values import JobState
 
+    again = session.again()
+    if found.state is JobState.PAUSED:
+        note(f"let it go on with: stepward job resume {found.job_id}{again}")
     if found.state is not JobState.ESCALATED:
         return
-    failed_undo = any(step.state is StepState.UNDO_FAILED for step in found.steps)
-    what = "have the failed undos tried again" if failed_undo else "undo it"
-    note(f"{what} with: stepward job cancel {found.job_id}{session.again()}")
+    waiting = [step for step in found.steps if step.state.waits_for_person]
+    for step in waiting[:1]:
+        undo = "the undo of " if step.state.undo else ""
+        note(f"try {undo}step {step.step_id} again with: stepward job retry {found.job_id} {step.step_id}{again}")
+        note(f"or pass over it with: stepward job skip {found.job_id} {step.step_id}{again}")
+    if any(step.state.undo for step in waiting):
+        note(f"or leave what is not undone with: stepward job terminate {found.job_id} --reason WHY{again}")
+    else:
+        note(f"{'or ' if waiting else ''}undo it with: stepward job cancel {found.job_id}{again}")
 
 
 @contextmanager
@@ -297,4 +289,5 @@ def suggesting_jobs(client: Client, job_id: str) -> Iterator[None]:
 def _event_row(event: HistoryEvent) -> tuple[str, ...]:
     at = event.at.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] if event.at else ""
     attempt = str(event.attempt) if event.attempt else ""
-    return (at, event.type, event.step_id, attempt, str(event.token) if event.token else "", event.detail)
+    token = str(event.token) if event.token else ""
+    return (at, event.type, event.step_id, attempt, token, event.actor, event.detail)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from stepward.server.core.commands import AttemptEvent, AttemptReport, AttemptsReported
     from stepward.server.core.limits import Limits
+    from stepward.server.core.remainders import Remainder
     from stepward.server.core.rows import DefinitionBody, Head
     from stepward.server.core.views import AgentView, JobView, OfferView, StepView
 
@@ -72,6 +73,8 @@ def job(view: JobView, head: Head) -> job_pb2.Job:
         remaining=view.remaining,
         idempotency_key=row.idempotency_key,
         steps_total=len(view.body.steps),
+        undone=view.left.undone,
+        remainders=[_remainder(remainder) for remainder in view.left.remainders],
     )
     if progress.ended_wall_ms:
         message.ended_at.CopyFrom(timestamp(progress.ended_wall_ms))
@@ -98,7 +101,13 @@ def ended_job(view: JobView) -> job_pb2.Job:
         revision=progress.revision,
         cancel_requested=progress.cancel_requested,
         remaining=view.remaining,
+        undone=view.left.undone,
+        remainders=[_remainder(remainder) for remainder in view.left.remainders],
     )
+
+
+def _remainder(value: Remainder) -> job_pb2.Remainder:
+    return job_pb2.Remainder(step_id=value.step_id, may_be_done=value.may_be_done, reason=value.reason)
 
 
 def step(body: DefinitionBody, step: StepView, head: Head) -> job_pb2.JobStep:

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from stepward.server.api import convert, history, job_steps, pages, validate
+from stepward.server.api import convert, history, job_steps, lookup, pages, validate
 from stepward.server.api.job_lists import JobLists
 from stepward.server.api.waits import seconds_left
 from stepward.server.core import canonical, views
@@ -14,7 +14,6 @@ from stepward.server.core.commands import CancelJob, JobCancelled, SubmitJob
 from stepward.server.core.rejections import Reason, Refused, Rejection, refuse
 from stepward.server.core.rows import Payload
 from stepward.server.gateway import AWAITED_STATES
-from stepward.server.job_ids import is_job_id
 from stepward.v1 import common_pb2, job_service_pb2
 
 if TYPE_CHECKING:
@@ -143,10 +142,11 @@ class JobService:
     ) -> job_service_pb2.ListJobStepsResponse:
         """See the contract."""
         query = job_steps.read_query(request, self._limits)
+        lookup.require_job_id(request.job_id)
         with self._gateway.read(stale=_stale(request.consistency)) as reader:
-            body = views.definition_of(reader, request.job_id) if is_job_id(request.job_id) else None
+            body = views.definition_of(reader, request.job_id)
             if body is None:
-                raise _job_not_found(request.job_id)
+                raise lookup.job_not_found(request.job_id)
             return job_steps.page(reader, request.job_id, body, query, self._limits)
 
     async def count_jobs(
@@ -159,10 +159,10 @@ class JobService:
         self, request: job_service_pb2.CancelJobRequest, context: Any
     ) -> job_service_pb2.CancelJobResponse:
         """See the contract."""
-        validate.require(validate.text("reason", request.reason, self._limits.reason_chars_max))
-        if not is_job_id(request.job_id):
-            raise _job_not_found(request.job_id)
-        answer = await self._gateway.call(CancelJob(request.job_id, request.reason), JobCancelled)
+        validate.require(validate.verb(request.reason, request.actor, self._limits))
+        lookup.require_job_id(request.job_id)
+        command = CancelJob(request.job_id, request.reason, request.actor)
+        answer = await self._gateway.call(command, JobCancelled)
         with self._gateway.read() as reader:
             view = self._view(reader, answer.job_id, with_steps=False)
         return job_service_pb2.CancelJobResponse(job=convert.ended_job(view), already=answer.already)
@@ -174,12 +174,11 @@ class JobService:
         count_max = pages.page_size(request.page_size, self._limits, default=HISTORY_PAGE_DEFAULT)
         filters = ("history", request.job_id)
         at = history.parse_place(pages.position(filters, request.page_token))
-        if not is_job_id(request.job_id):
-            raise _job_not_found(request.job_id)
+        lookup.require_job_id(request.job_id)
         with self._gateway.read() as reader:
             page = history.page(reader, request.job_id, at=at, count_max=count_max)
         if page is None:
-            raise _job_not_found(request.job_id)
+            raise lookup.job_not_found(request.job_id)
         return job_service_pb2.GetJobHistoryResponse(
             events=page.events,
             next_page_token=pages.token(filters, "" if page.next is None else page.next.text()),
@@ -187,10 +186,7 @@ class JobService:
         )
 
     def _view(self, reader: Reading, job_id: str, *, with_steps: bool) -> JobView:
-        view = views.job_view(reader, job_id, self._limits, with_steps=with_steps) if is_job_id(job_id) else None
-        if view is None:
-            raise _job_not_found(job_id)
-        return view
+        return lookup.job_view(reader, job_id, self._limits, with_steps=with_steps)
 
     def _require_room_for_all(self, jobs: Sequence[job_service_pb2.JobSubmission]) -> None:
         """Refuse the call as a whole while there is no room for all of it.
@@ -280,10 +276,6 @@ def _result(answer: JobSubmitted | Rejection) -> job_service_pb2.SubmitJobsResul
         error = job_service_pb2.SubmissionError(reason=answer.reason.value, message=answer.message)
         return job_service_pb2.SubmitJobsResult(error=error)
     return job_service_pb2.SubmitJobsResult(job=_submitted(answer))
-
-
-def _job_not_found(job_id: str) -> Refused:
-    return refuse(Reason.JOB_NOT_FOUND, f"there is no job {validate.shown(job_id)}", job_id=job_id)
 
 
 def _stale(consistency: int) -> bool:

@@ -93,6 +93,11 @@ def text(field: str, value: str, chars_max: int) -> tuple[Violation, ...]:
     return ()
 
 
+def verb(reason: str, actor: str, limits: Limits) -> tuple[Violation, ...]:
+    """Why something is done by hand, and who does it."""
+    return text("reason", reason, limits.reason_chars_max) + text("actor", actor, limits.actor_chars_max)
+
+
 def labels(field: str, given: Mapping[str, str], limits: Limits) -> list[Violation]:
     """Labels of a job, or labels to look for."""
     if len(given) > limits.labels_max:

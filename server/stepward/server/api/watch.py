@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from stepward.server.api import convert, history, job_steps, validate
+from stepward.server.api import convert, history, job_steps, lookup
 from stepward.server.core import views
 from stepward.server.core.rejections import Reason, refuse
 from stepward.server.core.rows import JOB_STATES_FINAL, StepState
 from stepward.server.gateway import draining
-from stepward.server.job_ids import is_job_id
 from stepward.v1 import job_service_pb2
 
 if TYPE_CHECKING:
@@ -58,8 +57,7 @@ class JobWatch:
         Raises:
             Refused: JOB_NOT_FOUND; OVERLOADED; and, later, REVISION_COMPACTED; NO_LEADER; NODE_DRAINING.
         """
-        if not is_job_id(job_id):
-            raise _not_found(job_id)
+        lookup.require_job_id(job_id)
         watcher = self._gateway.register_watcher(job_id)
         context.add_done_callback(lambda _: self._gateway.forget_watcher(job_id, watcher))
         return self._responses(job_id, from_revision, watcher)
@@ -106,7 +104,7 @@ class Following:
         """
         view = views.job_view(reader, self._job_id, self._limits, with_steps=self._states is None)
         if view is None:
-            raise _not_found(self._job_id)
+            raise lookup.job_not_found(self._job_id)
         revision, ended = view.progress.revision, view.progress.state in JOB_STATES_FINAL
         if revision < self._at.sequence:
             return _News(None, ended=ended)
@@ -172,7 +170,3 @@ def _require_past(from_revision: int, newest: int) -> None:
             "part of this history, perhaps since a restore; follow the job from its beginning, with from_revision 0",
             newest_revision=str(newest),
         )
-
-
-def _not_found(job_id: str) -> Exception:
-    return refuse(Reason.JOB_NOT_FOUND, f"there is no job {validate.shown(job_id)}", job_id=job_id)

@@ -8,8 +8,8 @@ Nothing here reads a clock, draws a random number by itself, or does I/O. Readin
 4. `decide`: the entry: one savepoint a command, then the offers.
 5. `batch`: what every rule works on, and the only way in which a step changes.
 6. `submission`, `advance`, `offers`, `reports`, `attempts`, `compensation`, `sessions`, `supervision`,
-   `step_verbs`: rules by noun.
+   `step_verbs`, `job_verbs`, `termination`: rules by noun.
 7. `states`, `leases`, `clocks`, `policies`, `definition`, `graph`, `template`, `mapping`: tables and arithmetic.
-8. `inputs`, `views`: what handlers are given and readers see, put together from rows.
+8. `inputs`, `views`, `remainders`: what handlers are given and readers see, put together from rows.
 9. `invariants`: what must hold of the rows, for tests.
 """

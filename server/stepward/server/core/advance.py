@@ -22,8 +22,13 @@ if TYPE_CHECKING:
 
 
 def goes_forward(progress: Progress) -> bool:
-    """Whether new forward steps may become ready. An escalated branch does not hold the others."""
-    return progress.state is JobState.RUNNING or (progress.state is JobState.ESCALATED and not progress.undoing)
+    """Whether new forward steps may become ready. An escalated branch does not hold the others.
+
+    In a paused job they become ready, and are held back.
+    """
+    if progress.state is JobState.ESCALATED:
+        return not progress.undoing
+    return progress.state in (JobState.RUNNING, JobState.PAUSED)
 
 
 def is_given_up(progress: Progress) -> bool:
@@ -58,19 +63,24 @@ def _input_failure(batch: Batch, job_id: str, ordinal: int) -> Failure | None:
 
 
 def make_ready(batch: Batch, job_id: str, ordinal: int, step: Step, phase: Phase) -> Step:
-    """Put a step, or its undo, where agents are given work from."""
+    """Put a step, or its undo, where agents are given work from; in a paused job it is held back from there."""
+    log_ms = batch.moment.log_ms
+    first_log_ms = log_ms if step.ready_log_ms < 0 else step.ready_log_ms
+    if phase.ready in states.HELD_BACK_IN_PAUSED and batch.progress(job_id).state is JobState.PAUSED:
+        batch.event(job_id, phase.became_ready, ordinal=ordinal, detail="held back: the job is paused")
+        return batch.move(job_id, ordinal, step, phase.ready, NO_TIMER, ready_log_ms=first_log_ms)
     order = batch.moment.sequence
     batch.draft.put(keys.ready(_lane(batch, job_id, ordinal, phase), order, job_id, ordinal), rows.Ready(phase.part))
     batch.event(job_id, phase.became_ready, ordinal=ordinal)
-    log_ms = batch.moment.log_ms
-    first_log_ms = log_ms if step.ready_log_ms < 0 else step.ready_log_ms
     bound = schedules.waiting(batch.policy(job_id, ordinal, phase), first_log_ms=first_log_ms, ready_log_ms=log_ms)
     timer = TimerAt(Clock.LOG, bound.at_log_ms)
     return batch.move(job_id, ordinal, step, phase.ready, timer, ready_order=order, ready_log_ms=first_log_ms)
 
 
 def unready(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
-    """Take a ready step back out of its lane."""
+    """Take a ready step back out of its lane. One that is held back stands in none."""
+    if step.timer_clock is Clock.NONE:
+        return
     lane = _lane(batch, job_id, ordinal, states.phase(step.state))
     batch.draft.remove(keys.ready(lane, step.ready_order, job_id, ordinal))
 

@@ -333,7 +333,7 @@ def stopped(batch: Batch, job_id: str, ordinal: int, *, draining: bool) -> None:
 
 def try_again(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
     """The wait of a step is over: make it ready, once no earlier attempt can still act where that would do harm."""
-    if compensation.is_unwanted(batch, job_id, states.phase(step.state)):
+    if compensation.starts_nothing(batch.progress(job_id), states.phase(step.state)):
         compensation.stop_early(batch, job_id, ordinal, step)
         return
     # An undo may be repeated, but not beside an attempt that still acts: what it undoes could come back. Nor is it of

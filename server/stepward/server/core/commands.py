@@ -42,6 +42,30 @@ class CancelJob(Command, frozen=True):
     actor: str = ""
 
 
+class TerminateJob(Command, frozen=True):
+    """End a job at once, and undo nothing more."""
+
+    job_id: str
+    reason: str
+    actor: str
+
+
+class PauseJob(Command, frozen=True):
+    """Hold a job: nothing new of it is offered."""
+
+    job_id: str
+    reason: str
+    actor: str
+
+
+class ResumeJob(Command, frozen=True):
+    """Let a paused job go on."""
+
+    job_id: str
+    reason: str
+    actor: str
+
+
 class RetryStep(Command, frozen=True):
     """Try a step, or its undo, again: one that waits for a person, or one that waits for its next attempt."""
 
@@ -202,6 +226,9 @@ class Sweep(Command, frozen=True):
 AnyCommand = (
     SubmitJob
     | CancelJob
+    | TerminateJob
+    | PauseJob
+    | ResumeJob
     | RetryStep
     | SkipStep
     | ApplyDefinition

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from stepward.server.core import advance, attempts, keys, leases, passes, rows, spreads, states, verifying
+from stepward.server.core import advance, attempts, keys, leases, passes, rows, spreads, states, termination, verifying
 from stepward.server.core.batch import NO_TIMER
 from stepward.server.core.commands import JobCancelled
 from stepward.server.core.rejections import Reason, refuse
@@ -41,12 +41,12 @@ def cancel_job(batch: Batch, command: CancelJob) -> JobCancelled:
     progress = batch.draft.read(keys.progress(command.job_id), rows.Progress)
     if progress is None:
         raise refuse(Reason.JOB_NOT_FOUND, f"there is no job {command.job_id!r}", job_id=command.job_id)
-    if progress.state in JOB_STATES_FINAL:
+    if progress.state in JOB_STATES_FINAL or progress.terminating:
         if progress.cancel_requested:
             return JobCancelled(command.job_id, True)
         raise refuse(
             Reason.JOB_ENDED,
-            f"job {command.job_id} has ended {progress.state.name}; it cannot be cancelled any more",
+            f"job {command.job_id} {_how_it_ended(progress)}; it cannot be cancelled any more",
             job_id=command.job_id,
             state=progress.state.name,
         )
@@ -59,6 +59,12 @@ def cancel_job(batch: Batch, command: CancelJob) -> JobCancelled:
     progress = batch.put_progress(command.job_id, progress, cancel_requested=True, failure=failure)
     begin(batch, command.job_id, progress)
     return JobCancelled(command.job_id, False)
+
+
+def _how_it_ended(progress: Progress) -> str:
+    if progress.state in JOB_STATES_FINAL:
+        return f"has ended {progress.state.name}"
+    return "is being terminated"
 
 
 def _retry_failed_undos(batch: Batch, command: CancelJob) -> None:
@@ -103,7 +109,13 @@ def escalate(batch: Batch, job_id: str, ordinal: int, step: Step, failure: Failu
 
 def _escalate_job(batch: Batch, job_id: str, failure: Failure) -> None:
     progress = batch.progress(job_id)
-    if progress.state is not JobState.ESCALATED:
+    if progress.terminating:
+        # Nobody is asked any more.
+        return
+    if progress.state is JobState.PAUSED:
+        # It is escalated when it goes on.
+        batch.put_progress(job_id, progress, failure=failure)
+    elif progress.state is not JobState.ESCALATED:
         # Why a job is being undone matters more than why one of its undos did not work; that stands in the step.
         reason = progress.failure if progress.undoing and progress.failure is not None else failure
         batch.put_progress(job_id, progress, state=JobState.ESCALATED, failure=reason)
@@ -113,12 +125,15 @@ def _escalate_job(batch: Batch, job_id: str, failure: Failure) -> None:
 def no_longer_waits(batch: Batch, job_id: str) -> None:
     """A step waits for a person no more: its job goes on when none of the others does."""
     progress = batch.progress(job_id)
-    if progress.state is not JobState.ESCALATED or progress.waiting:
+    if progress.waiting:
         return
-    if progress.undoing:
-        batch.put_progress(job_id, progress, state=JobState.COMPENSATING)
-    else:
-        batch.put_progress(job_id, progress, state=JobState.RUNNING, failure=None)
+    match progress.state:
+        case JobState.ESCALATED if progress.undoing:
+            batch.put_progress(job_id, progress, state=JobState.COMPENSATING)
+        case JobState.ESCALATED:
+            batch.put_progress(job_id, progress, state=JobState.RUNNING, failure=None)
+        case JobState.PAUSED:
+            batch.put_progress(job_id, progress, failure=None)
 
 
 def begin(batch: Batch, job_id: str, progress: Progress) -> None:
@@ -138,6 +153,11 @@ def is_stopping(progress: Progress) -> bool:
     return progress.state is JobState.COMPENSATING and not progress.undoing
 
 
+def starts_nothing(progress: Progress, phase: Phase) -> bool:
+    """Whether a part of a step may not start any more, although the walk that stops it may not have come to it."""
+    return progress.terminating or (phase.part is not Part.UNDO and is_stopping(progress))
+
+
 def stop(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
     """Visit of STOP."""
     if _stop(batch, job_id, ordinal, step):
@@ -147,7 +167,10 @@ def stop(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
 
 def stop_early(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
     """A step of a job that is stopping would go on before the walk has come to it. The walk counts it."""
-    _stop(batch, job_id, ordinal, step)
+    if batch.progress(job_id).terminating:
+        termination.end_step(batch, job_id, ordinal, step)
+    else:
+        _stop(batch, job_id, ordinal, step)
 
 
 def all_stopped(batch: Batch, job_id: str) -> None:
@@ -287,6 +310,8 @@ def needs_undo(step: Step) -> bool:
 
 def undo_ended(batch: Batch, job_id: str, ordinal: int) -> None:
     """Nothing of this step is left to wait for: what it needed may be undone, and the job may have ended."""
+    if batch.progress(job_id).terminating:
+        return
     _count_ended(batch, job_id, ordinal)
     spreads.begin_undo(batch, job_id, ordinal)
 

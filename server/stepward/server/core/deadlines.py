@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from msgspec.structs import replace
 
-from stepward.server.core import advance, compensation, keys, rows
+from stepward.server.core import advance, compensation, keys, rows, termination
 from stepward.server.core.rows import EventType, Failure, OnDeadline
 
 if TYPE_CHECKING:
@@ -58,6 +58,6 @@ def on_deadline(batch: Batch, job_id: str, progress: Progress, failure: Failure)
             progress = batch.put_progress(job_id, progress, failure=failure, cancel_requested=True)
             compensation.begin(batch, job_id, progress)
         case OnDeadline.FAIL:
-            compensation.begin(batch, job_id, batch.put_progress(job_id, progress, failure=failure))
+            termination.terminate(batch, job_id, failure)
         case never:
             assert_never(never)

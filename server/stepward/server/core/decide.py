@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from msgspec import Struct
 
-from stepward.server.core import compensation, offers, reports, sessions, step_verbs, submission, supervision
+from stepward.server.core import compensation, job_verbs, offers, reports, sessions, step_verbs, submission, supervision
 from stepward.server.core.batch import Batch
 from stepward.server.core.commands import (
     ApplyDefinition,
@@ -17,12 +17,15 @@ from stepward.server.core.commands import (
     CloseStream,
     DrainSession,
     OpenSession,
+    PauseJob,
     RenewSession,
     ReportAttempts,
+    ResumeJob,
     RetryStep,
     SkipStep,
     SubmitJob,
     Sweep,
+    TerminateJob,
 )
 from stepward.server.core.draft import Draft
 from stepward.server.core.rejections import Reason, Refused, Rejection
@@ -109,6 +112,12 @@ def _decide_one(batch: Batch, command: AnyCommand) -> Answer:
             return supervision.sweep(batch, command)
         case CancelJob():
             return compensation.cancel_job(batch, command)
+        case TerminateJob():
+            return job_verbs.terminate_job(batch, command)
+        case PauseJob():
+            return job_verbs.pause_job(batch, command)
+        case ResumeJob():
+            return job_verbs.resume_job(batch, command)
         case RetryStep():
             return step_verbs.retry_step(batch, command)
         case SkipStep():

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stepward.server.core import compensation, keys, leases, rows, schedules, states, wide_jobs
-from stepward.server.core.rows import JOB_STATES_FINAL, Clock, JobState, StepState
+from stepward.server.core import compensation, keys, leases, pauses, rows, schedules, states, wide_jobs
+from stepward.server.core.rows import JOB_STATES_FINAL, Clock, JobState, PassKind, StepState
 from stepward.server.core.states import Mover
 
 if TYPE_CHECKING:
@@ -23,13 +23,19 @@ _READY = tuple(phase.ready for phase in states.PHASES)
 def violations(reader: Reader, *, led_ms: int) -> list[str]:
     """Everything that is wrong with these rows."""
     jobs = [key[1:].decode() for key in reader.scan(keys.JOB)]
-    found = [text for job_id in jobs for text in _job_violations(reader, job_id, led_ms)]
+    ready = {_ready_subject(key) for key in reader.scan(keys.READY)}
+    found = [text for job_id in jobs for text in _job_violations(reader, job_id, led_ms, ready)]
     found += _index_violations(reader, set(jobs))
     found += count_violations(reader)
     return found + list(_session_violations(reader))
 
 
-def _job_violations(reader: Reader, job_id: str, led_ms: int) -> Iterator[str]:
+def _ready_subject(key: bytes) -> tuple[str, int]:
+    """The step that stands in a lane."""
+    return keys.parse_subject(key.split(b"\0", 3)[3][8:])
+
+
+def _job_violations(reader: Reader, job_id: str, led_ms: int, ready: set[tuple[str, int]]) -> Iterator[str]:
     job, progress = reader.get(keys.job(job_id)), reader.get(keys.progress(job_id))
     assert isinstance(job, rows.Job)
     assert isinstance(progress, rows.Progress)
@@ -45,12 +51,23 @@ def _job_violations(reader: Reader, job_id: str, led_ms: int) -> Iterator[str]:
     waits = progress.deadline_log_ms > 0 and not progress.deadline_passed and progress.state not in JOB_STATES_FINAL
     if waits != (reader.get(keys.deadline_timer(progress.deadline_log_ms, job_id)) is not None):
         yield f"job {job_id}: its deadline {'has no timer' if waits else 'does not wait, but has a timer'}"
+    pass_ = reader.get(keys.job_pass(job_id))
     for ordinal, step in steps.items():
+        # Until a walk has come to it, a step may be as it was before the walk.
+        passed = not isinstance(pass_, rows.Pass) or ordinal <= pass_.after
         for text in (
-            *_step_violations(reader, job_id, ordinal, step, progress),
+            *_lane_violations(step, in_lane=(job_id, ordinal) in ready),
+            *_step_violations(reader, job_id, ordinal, step, progress, passed=passed),
             *_bound_violations(body.steps[ordinal], step),
         ):
             yield f"job {job_id} step {body.steps[ordinal].id} {step.state.name}: {text}"
+
+
+def _lane_violations(step: Step, *, in_lane: bool) -> Iterator[str]:
+    """A ready step stands in a lane, unless it is held back."""
+    belongs = step.state in _READY and not pauses.is_held_back(step)
+    if in_lane is not belongs:
+        yield f"it {'stands' if in_lane else 'does not stand'} in a lane"
 
 
 def _steps(reader: Reader, job_id: str) -> dict[int, Step]:
@@ -73,7 +90,8 @@ def _progress_violations(
     if progress.waiting != len(waiting):
         yield f"waiting is {progress.waiting}, but {len(waiting)} steps wait for a person"
     goes_on = progress.state is JobState.RUNNING or (progress.state is JobState.COMPENSATING and progress.undoing)
-    if waiting and goes_on:
+    answered = pass_ is not None and pass_.kind is PassKind.TERMINATE
+    if waiting and goes_on and not answered:
         yield f"{progress.state.name}, but {len(waiting)} steps wait for a person"
     if not progress.undoing and progress.steps_open != len(body.steps) - succeeded:
         yield f"steps_open is {progress.steps_open}, but {succeeded} of {len(body.steps)} succeeded or were skipped"
@@ -96,25 +114,35 @@ def _progress_violations(
         moving = [body.steps[n].id for n, step in steps.items() if states.MOVERS[step.state] is not Mover.NOTHING]
         if moving:
             yield f"{progress.state.name} with steps that are not final: {moving}"
+        timed = [body.steps[n].id for n, step in steps.items() if step.timer_clock is not Clock.NONE]
+        if timed:
+            yield f"{progress.state.name} with steps that have a timer: {timed}"
     elif pass_ is None and not _moves(progress, steps) and not reader.count(keys.spreads(job_id)):
         yield f"{progress.state.name}, but nothing will ever move it"
 
 
 def _moves(progress: Progress, steps: dict[int, Step]) -> bool:
     """Whether something is left that moves a job: a timer, or a person."""
+    if progress.state is JobState.PAUSED:
+        return True
     if progress.state is JobState.ESCALATED:
         return any(states.MOVERS[step.state] is Mover.PERSON for step in steps.values())
     return any(step.timer_clock is not Clock.NONE for step in steps.values())
 
 
-def _step_violations(reader: Reader, job_id: str, ordinal: int, step: Step, progress: Progress) -> Iterator[str]:
+def _step_violations(
+    reader: Reader, job_id: str, ordinal: int, step: Step, progress: Progress, *, passed: bool
+) -> Iterator[str]:
     """Each state has exactly the rows that move it."""
-    mover = states.MOVERS[step.state]
+    mover = states.mover(step.state, progress.state)
     if step.timer_clock is not Clock.NONE:
         if reader.get(keys.step_timer(step.timer_clock, step.timer_at_ms, job_id, ordinal)) is None:
             yield "its timer has no row"
+        if mover is Mover.PERSON and passed:
+            yield "it waits for a person, and has a timer"
     elif mover is Mover.TIMER and not (
-        step.state is StepState.OUTCOME_UNKNOWN and (progress.undoing or compensation.is_stopping(progress))
+        (step.state is StepState.OUTCOME_UNKNOWN and (progress.undoing or compensation.is_stopping(progress)))
+        or (pauses.is_held_back(step) and not passed)
     ):
         yield "it has no timer"
     if step.state in states.HELD:
@@ -148,7 +176,7 @@ def _bound_violations(spec: StepSpec, step: Step) -> Iterator[str]:
 def _index_violations(reader: Reader, jobs: set[str]) -> Iterator[str]:
     """No index row without what it points at."""
     for key in reader.scan(keys.READY):
-        job_id, ordinal = keys.parse_subject(key.split(b"\0", 3)[3][8:])
+        job_id, ordinal = _ready_subject(key)
         step = reader.get(keys.step(job_id, ordinal))
         if not isinstance(step, rows.Step) or step.state not in _READY:
             yield f"ready row of {job_id}/{ordinal}, which is not ready: {step}"

@@ -33,6 +33,10 @@ class Limits(Struct, frozen=True):
     label_key_chars_max: int = 64
     label_value_chars_max: int = 256
     reason_chars_max: int = 1_024
+    # Who asked for something, for the history.
+    actor_chars_max: int = 128
+    # Steps that the answer about a job lists as undone, and as remaining, each: more would crowd out everything else.
+    listed_steps_max: int = 1_000
     # Payloads that one mapping takes apart, together: sixteen of the largest, some 20 ms.
     mapping_read_bytes_max: int = 4_194_304
     # Steps of a definition, and what one of them may wait for. Each job walks over its steps when it is undone.

@@ -10,11 +10,11 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from stepward.server.core import advance, compensation, keys, leases, rows, states
-from stepward.server.core.rows import Effect, Part, StartMode
+from stepward.server.core.rows import Effect, JobState, Part, StartMode
 
 if TYPE_CHECKING:
     from stepward.server.core.batch import Batch
-    from stepward.server.core.rows import StepSpec
+    from stepward.server.core.rows import Progress, StepSpec
 
 # Namespace and queue: which ready steps a session looks at.
 Place = tuple[str, str]
@@ -108,7 +108,7 @@ def _lane(batch: Batch, place: Place, action: str, room: int) -> list[tuple[int,
         if len(found) == room:
             break
         order, job_id, ordinal = keys.parse_ready(key, prefix)
-        if not compensation.is_stopping(batch.progress(job_id)):
+        if _may_be_offered(batch.progress(job_id)):
             found.append((order, job_id, ordinal, action))
     return found
 
@@ -119,6 +119,11 @@ def _start(spec: StepSpec, part: Part) -> StartMode:
         return spec.start
     once = part is Part.UNDO and spec.undo is not None and spec.undo.effect is Effect.NON_IDEMPOTENT
     return StartMode.ON_ACCEPT if once else StartMode.ON_OFFER
+
+
+def _may_be_offered(progress: Progress) -> bool:
+    """Whether what stands in a lane of a job may leave it, and does not only wait for a walk to come to it."""
+    return not (progress.state is JobState.PAUSED or progress.terminating or compensation.is_stopping(progress))
 
 
 def _offer(batch: Batch, session_id: str, job_id: str, ordinal: int) -> None:

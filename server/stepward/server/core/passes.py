@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
 
 from msgspec.structs import replace
 
-from stepward.server.core import compensation, keys, rows
+from stepward.server.core import compensation, keys, pauses, rows, termination
 from stepward.server.core.rows import PassKind
 
 if TYPE_CHECKING:
@@ -29,11 +29,17 @@ if TYPE_CHECKING:
 #
 #   STOP        -> UNDO_COUNT -> UNDO_OPEN, each by the end of the one before, when nothing can act any more
 #   UNDO_RETRY  begins on request, while no other is under way
+#   PAUSE, RESUME  give way to each other, and to STOP
+#   TERMINATE      goes over everything
+_ENDS: Final = frozenset({PassKind.TERMINATE})
 MAY_REPLACE: Final[dict[PassKind, frozenset[PassKind]]] = {
-    PassKind.STOP: frozenset(),
-    PassKind.UNDO_COUNT: frozenset(),
-    PassKind.UNDO_OPEN: frozenset(),
-    PassKind.UNDO_RETRY: frozenset(),
+    PassKind.STOP: _ENDS,
+    PassKind.UNDO_COUNT: _ENDS,
+    PassKind.UNDO_OPEN: _ENDS,
+    PassKind.UNDO_RETRY: _ENDS,
+    PassKind.PAUSE: _ENDS | {PassKind.RESUME, PassKind.STOP},
+    PassKind.RESUME: _ENDS | {PassKind.PAUSE, PassKind.STOP},
+    PassKind.TERMINATE: frozenset(),
 }
 
 
@@ -54,6 +60,12 @@ def _walk(kind: PassKind) -> Walk:
             return Walk(compensation.open_last)
         case PassKind.UNDO_RETRY:
             return Walk(compensation.retry_undo)
+        case PassKind.PAUSE:
+            return Walk(pauses.hold_back)
+        case PassKind.RESUME:
+            return Walk(pauses.let_go)
+        case PassKind.TERMINATE:
+            return Walk(termination.end_step, termination.all_ended)
         case _:
             assert_never(kind)
 
@@ -71,7 +83,9 @@ def go_on(batch: Batch, job_id: str) -> None:
     """The timer of a pass is due: walk over the next slice."""
     pass_ = batch.draft.require(keys.job_pass(job_id), rows.Pass)
     _forget(batch, job_id, pass_)
-    _go_on(batch, job_id, pass_)
+    # One that was paused, or went on, may have ended before the walk had come to its last steps.
+    if batch.progress(job_id).state not in rows.JOB_STATES_FINAL:
+        _go_on(batch, job_id, pass_)
 
 
 def under_way(batch: Batch, job_id: str) -> Pass | None:

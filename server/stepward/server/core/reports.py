@@ -27,7 +27,7 @@ from stepward.server.core.commands import (
     Succeeded,
     Unknown,
 )
-from stepward.server.core.rows import CancelReason, Clock, End, EventType, Failure, Part, StartMode, StepState
+from stepward.server.core.rows import CancelReason, Clock, End, EventType, Failure, JobState, Part, StartMode, StepState
 
 if TYPE_CHECKING:
     from stepward.server.core.batch import Batch
@@ -91,6 +91,8 @@ def _after_its_end(event: AttemptEvent, step: Step) -> tuple[str, str]:
         return RECORDED, "recorded before"
     if step.state is StepState.CANCELLED:
         return CANCELLED, "the job is ending without this step; do not start"
+    if step.state is StepState.SKIPPED:
+        return CANCELLED, "a person passed over this step; do not start"
     return STALE_TOKEN, "this offer was taken back: it was not accepted in time; do not start"
 
 
@@ -214,10 +216,14 @@ def _accepted(batch: Batch, job_id: str, ordinal: int, step: Step, assignment: A
     """An agent asks whether it may start."""
     phase = states.phase(step.state)
     # A job that is stopping may not have come to this step yet.
-    unwanted = compensation.is_unwanted(batch, job_id, phase) or assignment.cancel is not CancelReason.NONE
+    progress = batch.progress(job_id)
+    unwanted = compensation.starts_nothing(progress, phase) or assignment.cancel is not CancelReason.NONE
     if unwanted and step.state is phase.offered:
         attempts.never_started(batch, job_id, ordinal, cancelled=True)
         return CANCELLED, "the job is ending without this step; do not start"
+    if progress.state is JobState.PAUSED and step.state is phase.offered and assignment.start is StartMode.ON_ACCEPT:
+        attempts.never_started(batch, job_id, ordinal, cancelled=True)
+        return CANCELLED, "the job is paused; do not start"
     bound = schedules.no_start_from(batch.policy(job_id, ordinal, phase), step)
     if step.state is phase.offered and bound is not None and bound.at_log_ms <= batch.moment.log_ms:
         attempts.never_started(batch, job_id, ordinal, cancelled=True)

@@ -110,6 +110,9 @@ class PassKind(IntEnum):
     UNDO_COUNT = 2
     UNDO_OPEN = 3
     UNDO_RETRY = 4
+    PAUSE = 5
+    RESUME = 6
+    TERMINATE = 7
 
 
 class Row(Struct, array_like=True, frozen=True, forbid_unknown_fields=True, gc=False, tag=1):
@@ -244,7 +247,7 @@ class Progress(Row, frozen=True):
     `steps_open` counts steps that have not succeeded; `settling` counts forward steps of a job under compensation
     that may still act; `undo_open` counts steps whose undo has not ended (0 before the undo phase), and `remaining`
     those whose undo has ended and that remain done all the same; `waiting` counts steps that wait for a person.
-    `deadline_log_ms` 0: none.
+    `deadline_log_ms` 0: none. `terminating`: it is being ended at once, or was.
     """
 
     state: JobState
@@ -261,6 +264,7 @@ class Progress(Row, frozen=True):
     remaining: int = 0
     deadline_log_ms: int = 0
     deadline_passed: bool = False
+    terminating: bool = False
 
 
 class Lingering(Value, frozen=True):

@@ -39,6 +39,12 @@ def go_on(batch: Batch, job_id: str, source: int) -> None:
     tell(batch, job_id, source, spread.told)
 
 
+def end(batch: Batch, job_id: str) -> None:
+    """A job was ended at once: whoever has not been told need not be."""
+    for key in list(batch.draft.keys(keys.spreads(job_id))):
+        _forget(batch, job_id, keys.parse_subject(key[1:])[1], batch.draft.require(key, rows.Spread))
+
+
 def dependents(batch: Batch, job_id: str, source: int) -> Sequence[int]:
     """Who waits for the success of a step, or for the submission."""
     return batch.places(job_id).roots if source == SUBMISSION else batch.spec(job_id, source).dependents
@@ -62,6 +68,8 @@ def _tell_needs(batch: Batch, job_id: str, source: int, told: int) -> None:
 
     A list rather than recursion, and one bound for all of it: such chains may be as long as a definition.
     """
+    if batch.progress(job_id).terminating:
+        return
     steps = batch.body(job_id).steps
     left = batch.limits.activation_slice
     ended = [(source, told)]

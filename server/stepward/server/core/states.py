@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final, NamedTuple
 
-from stepward.server.core.rows import EventType, Part, StepState
+from stepward.server.core.rows import EventType, JobState, Part, StepState
 
 S = StepState
 
@@ -24,7 +24,7 @@ class Mover(Enum):
     NOTHING = "nothing: it is final"
 
 
-# What moves a step while its job runs, and while its job is being undone.
+# What moves a step while its job runs, and while its job is being undone. `mover` knows those of a paused job, too.
 MOVERS: Final[dict[StepState, Mover]] = {
     S.PENDING: Mover.NEEDS,
     S.READY: Mover.TIMER,
@@ -51,6 +51,17 @@ MOVERS: Final[dict[StepState, Mover]] = {
     S.VERIFY_RETRY_WAIT: Mover.TIMER,
     S.UNDO_SKIPPED: Mover.NOTHING,
 }
+
+# What a paused job holds back: in no lane and without a timer, until a person lets the job go on.
+HELD_BACK_IN_PAUSED: Final = frozenset({S.READY, S.VERIFY_READY})
+
+
+def mover(state: StepState, job_state: JobState) -> Mover:
+    """What moves a step on, given what its job does."""
+    if job_state is JobState.PAUSED and state in HELD_BACK_IN_PAUSED:
+        return Mover.PERSON
+    return MOVERS[state]
+
 
 # States that wait for a person; a job counts its steps in them.
 WAIT_FOR_PERSON: Final = frozenset(state for state, mover in MOVERS.items() if mover is Mover.PERSON)
@@ -84,7 +95,7 @@ MOVES: Final[dict[StepState, frozenset[StepState]]] = {
     S.RUNNING: _ATTEMPT_ENDS | _ASK,
     S.RETRY_WAIT: frozenset({S.READY, S.OUTCOME_UNKNOWN, S.CANCELLED, S.FAILED, S.SKIPPED}),
     S.OUTCOME_UNKNOWN: _UNDO_BEGINS | _ASK | {S.FAILED, S.ESCALATED},
-    S.ESCALATED: frozenset({S.OUTCOME_UNKNOWN, S.RETRY_WAIT, S.SKIPPED}),
+    S.ESCALATED: frozenset({S.OUTCOME_UNKNOWN, S.RETRY_WAIT, S.SKIPPED, S.FAILED}),
     S.SUCCEEDED: _UNDO_BEGINS,
     S.FAILED: _UNDO_BEGINS | _ASK,
     # An attempt that was at work when its step was passed over may have happened.

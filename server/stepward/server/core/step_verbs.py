@@ -88,7 +88,7 @@ def skip_step(batch: Batch, command: SkipStep) -> VerbDone:
     progress = open_job(batch, command.job_id, f"step {command.step_id!r} cannot be passed over")
     phase = states.phase(step.state)
     active = {phase.ready, phase.offered, phase.running, phase.retry_wait}
-    if step.state in states.UNDO_OPEN:
+    if step.state in states.UNDO_OPEN and step.state is not StepState.UNDO_SKIPPED:
         _skip_undo(batch, command, ordinal, step)
     elif step.state is StepState.ESCALATED or (step.state in active and advance.goes_forward(progress)):
         _skip_action(batch, command, ordinal, step)
@@ -162,6 +162,9 @@ def open_job(batch: Batch, job_id: str, cannot: str) -> Progress:
         raise refuse(Reason.JOB_NOT_FOUND, f"there is no job {job_id!r}", job_id=job_id)
     if progress.state in JOB_STATES_FINAL:
         text = f"job {job_id} has ended {progress.state.name}; {cannot} any more"
+        raise refuse(Reason.JOB_ENDED, text, job_id=job_id, state=progress.state.name)
+    if progress.terminating:
+        text = f"job {job_id} is being terminated; {cannot} any more"
         raise refuse(Reason.JOB_ENDED, text, job_id=job_id, state=progress.state.name)
     return progress
 

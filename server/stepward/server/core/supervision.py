@@ -18,6 +18,7 @@ from stepward.server.core import (
     keys,
     leases,
     passes,
+    pauses,
     rows,
     schedules,
     sessions,
@@ -26,7 +27,7 @@ from stepward.server.core import (
 )
 from stepward.server.core.batch import TimerAt
 from stepward.server.core.commands import Swept
-from stepward.server.core.rows import CancelReason, Clock, End, Failure, Lingering, Part, StartMode
+from stepward.server.core.rows import CancelReason, Clock, End, Failure, JobState, Lingering, Part, StartMode
 from stepward.server.core.schedules import What
 
 if TYPE_CHECKING:
@@ -136,8 +137,12 @@ def _judge_step(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
 def _waited_too_long(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
     """Nobody took a ready step in time: its timer stands at the earliest of the bounds that tell how long that is."""
     phase = states.phase(step.state)
-    if compensation.is_unwanted(batch, job_id, phase):
+    progress = batch.progress(job_id)
+    if compensation.starts_nothing(progress, phase):
         compensation.stop_early(batch, job_id, ordinal, step)
+        return
+    if progress.state is JobState.PAUSED:
+        pauses.hold_back(batch, job_id, ordinal, step)
         return
     policy = batch.policy(job_id, ordinal, phase)
     no_start = schedules.no_start_from(policy, step)

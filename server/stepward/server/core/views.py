@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from stepward.server.core import keys, leases, rows, schedules, states
 from stepward.server.core.commands import AttemptRef
-from stepward.server.core.compensation import needs_undo
 from stepward.server.core.inputs import idempotency_key, job_output, step_input, undo_input, verify_input
+from stepward.server.core.remainders import TOLD_IN, LeftBehind, left_behind
 from stepward.server.core.rows import Assignment, CancelReason, Clock, JobState, Part, Payload
 from stepward.server.core.schedules import What
 
@@ -54,8 +54,13 @@ class JobView(Struct, frozen=True):
     progress: Progress
     output: Payload | None
     failure: Failure | None
-    remaining: tuple[str, ...] = ()
+    left: LeftBehind = LeftBehind()
     steps: tuple[Step | None, ...] = ()
+
+    @property
+    def remaining(self) -> tuple[str, ...]:
+        """Ids of the steps that remain done, or may."""
+        return tuple(remainder.step_id for remainder in self.left.remainders)
 
 
 class OfferView(Struct, frozen=True):
@@ -111,17 +116,12 @@ def _job_view(reader: Rows, job_id: str, job: Job, limits: Limits, *, with_steps
     if with_output and progress.state is JobState.COMPLETED:
         output, failure = job_output(reader, job_id, job, body, limits)
     steps: list[Step | None] = []
-    if with_steps or _may_remain(progress):
+    if with_steps or progress.state in TOLD_IN:
         steps = [_read(reader, keys.step(job_id, ordinal), rows.Step) for ordinal in range(len(body.steps))]
-    remaining: tuple[str, ...] = ()
-    if _may_remain(progress):
-        remaining = tuple(spec.id for spec, step in zip(body.steps, steps, strict=True) if step and needs_undo(step))
-    return JobView(job_id, job, body, progress, output, failure, remaining, tuple(steps) if with_steps else ())
-
-
-def _may_remain(progress: Progress) -> bool:
-    """Whether a person may have to look at what the job has left behind."""
-    return progress.state in (JobState.FAILED, JobState.ESCALATED)
+    left = LeftBehind()
+    if progress.state in TOLD_IN:
+        left = left_behind(zip(body.steps, steps, strict=True), progress, limits.listed_steps_max)
+    return JobView(job_id, job, body, progress, output, failure, left, tuple(steps) if with_steps else ())
 
 
 def definition_of(reader: Rows, job_id: str) -> DefinitionBody | None:
@@ -191,7 +191,7 @@ def wall_ms(head: Head, clock: Clock, at_ms: int) -> int:
 def listed_job(reader: Rows, job_id: str, job: Job, limits: Limits) -> tuple[JobView, int]:
     """A job of a list, without steps and output, and how many rows of steps were read for it."""
     view = _job_view(reader, job_id, job, limits, with_steps=False, with_output=False)
-    return view, len(view.body.steps) if _may_remain(view.progress) else 0
+    return view, len(view.body.steps) if view.progress.state in TOLD_IN else 0
 
 
 def history(reader: Reader, job_id: str, *, after_sequence: int) -> Iterator[tuple[int, History]]:

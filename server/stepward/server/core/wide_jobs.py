@@ -31,11 +31,13 @@ def violations(
             yield f"the spread of {source} has no timer"
         if spread.told >= len(_told(body, source, undo=spread.undo)):
             yield f"the spread of {source} has nobody left to tell"
-    if progress.state in JOB_STATES_FINAL and (pass_ is not None or any(s.undo for s in spreading.values())):
+    # A job that was paused, or went on, may end before that walk has; then the walk is forgotten.
+    walked = pass_ is not None and pass_.kind not in (PassKind.PAUSE, PassKind.RESUME)
+    if progress.state in JOB_STATES_FINAL and (walked or any(s.undo for s in spreading.values())):
         yield f"{progress.state.name}, but its steps are still walked"
     if not advance.is_given_up(progress):
         yield from _join_violations(reader, job_id, body, steps, spreading)
-    if progress.undoing and (pass_ is None or pass_.kind is not PassKind.UNDO_COUNT):
+    if progress.undoing and not progress.terminating and (pass_ is None or pass_.kind is not PassKind.UNDO_COUNT):
         yield from _undo_violations(progress, body, steps, pass_, spreading)
 
 
