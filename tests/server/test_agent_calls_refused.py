@@ -106,16 +106,19 @@ async def test_other_protocol_version(stubs: Stubs) -> None:
 
 
 async def test_waiting_calls_are_bounded(tmp_path: Path) -> None:
-    """At the bound is served, one past it is asked to come back."""
+    """At the bound is served, one past it is asked to come back, and there is room when one has gone."""
+    limits = Limits(session_ttl_ms=60_000)
     async with (
-        nodes.running(tmp_path / "data", lease_waits_max=2) as node,
+        nodes.running(tmp_path / "data", limits=limits, lease_waits_max=2) as node,
         nodes.connected(node.address) as stubs,
     ):
-        waiting = [asyncio.ensure_future(UnaryAgent(stubs, "one").lease()) for _ in range(2)]
+        waiting = [asyncio.ensure_future(UnaryAgent(stubs, "one").lease(Duration(seconds=8))) for _ in range(2)]
         await listens(stubs, 2)
         answer = await refused(UnaryAgent(stubs, "one").lease(NO_WAIT))
-        await asyncio.gather(*waiting)
+        waiting[0].cancel()
+        await listens(stubs, 1)
         after = await UnaryAgent(stubs, "one").lease(NO_WAIT)
+        waiting[1].cancel()
 
     assert (answer.code, answer.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED")
     assert answer.retry_after_ms > 0
