@@ -20,7 +20,7 @@ from stepward.server.core import lists
 from stepward.server.core.limits import Limits
 from stepward.server.core.lists import JobFilter
 from stepward.server.node import Node
-from stepward.v1 import cluster_service_pb2, common_pb2, definition_pb2, job_pb2, job_service_pb2
+from stepward.v1 import agent_service_pb2, cluster_service_pb2, common_pb2, definition_pb2, job_pb2, job_service_pb2
 from tests.server import nodes
 from tests.server.nodes import CALL_S_MAX, Stubs, refused, submission
 from tests.server.plain_agent import agent
@@ -103,7 +103,7 @@ async def test_list_leaves_out_steps_and_outputs(running: Running) -> None:
 
 async def test_page_is_bounded_in_bytes(running: Running) -> None:
     """At the bound it ends, with a token; nothing is left out or told twice."""
-    jobs = [await running.submit("one", LARGE) for _ in range(job_lists.PAGE_BYTES_MAX // len(LARGE) + 1)]
+    jobs = [await running.submit("one", LARGE) for _ in range(pages.PAGE_BYTES_MAX // len(LARGE) + 1)]
     first = await running.page()
     second = await running.page(page_token=first.next_page_token)
 
@@ -356,3 +356,21 @@ async def test_slice_that_is_over_at_once_still_gets_on(running: Running, monkey
 
     assert await running.listed(page_size=7) == jobs[::-1]
     assert await running.counted(definition_name="one") == {common_pb2.JOB_STATE_RUNNING: 20}
+
+
+@pytest.mark.parametrize(("bytes_max", "shown"), [(1 << 20, [3]), (1, [1, 1, 1])])
+async def test_page_of_agents_is_bounded_in_bytes(
+    running: Running, monkeypatch: pytest.MonkeyPatch, bytes_max: int, shown: list[int]
+) -> None:
+    """A session may name a thousand actions. A page has one at least, and the last one has no token."""
+    monkeypatch.setattr(pages, "PAGE_BYTES_MAX", bytes_max)
+    found: list[int] = []
+    token = ""
+    async with agent(running.stubs, "a"), agent(running.stubs, "b"), agent(running.stubs, "c"):
+        while not found or token:
+            request = agent_service_pb2.ListAgentsRequest(page_token=token)
+            page = await running.stubs.agents.ListAgents(request, timeout=S)
+            found.append(len(page.agents))
+            token = page.next_page_token
+
+    assert found == shown

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+
 import pytest
 
 from stepward.server.api import pages
@@ -42,3 +44,14 @@ def test_every_changed_character_is_noticed() -> None:
         changed = token[:position] + other + token[position + 1 :]
         with pytest.raises(Refused):
             assert pages.position(FILTERS, changed) == "never reached"
+
+
+def test_token_that_is_no_text() -> None:
+    """Its digest is no secret: a place that was made up could be longer as text than a key may be."""
+    place = b"\xff" * 200
+    token = base64.urlsafe_b64encode(pages._digest(FILTERS, place) + place).decode().rstrip("=")
+
+    with pytest.raises(Refused) as caught:
+        pages.position(FILTERS, token)
+
+    assert caught.value.rejection.reason is Reason.PAGE_TOKEN_INVALID

@@ -72,13 +72,15 @@ class AgentService:
         namespace = request.namespace or convert.DEFAULT_NAMESPACE
         filters = ("agents", namespace)
         after = pages.position(filters, request.page_token)
+        listed: list[agent_service_pb2.Agent] = []
+        last, size_bytes = "", 0
         with self._gateway.read() as reader:
-            found = views.agents(
-                reader, namespace=namespace, after_session_id=after, count_max=count_max + 1, limits=self._limits
-            )
             head = reader.head()
-        page = found[:count_max]
-        last = page[-1].session_id if len(found) > count_max else ""
-        return agent_service_pb2.ListAgentsResponse(
-            agents=[convert.agent(view, head) for view in page], next_page_token=pages.token(filters, last)
-        )
+            for view in views.agents(reader, namespace=namespace, after_session_id=after, limits=self._limits):
+                agent = convert.agent(view, head)
+                size_bytes += agent.ByteSize()
+                if listed and (len(listed) == count_max or size_bytes > pages.PAGE_BYTES_MAX):
+                    last = listed[-1].session_id
+                    break
+                listed.append(agent)
+        return agent_service_pb2.ListAgentsResponse(agents=listed, next_page_token=pages.token(filters, last))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from stepward.server.api import convert, pages, validate
 from stepward.server.core import canonical, definition, keys, rows
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from stepward.server.core.rows import DefinitionBody
     from stepward.server.gateway import Gateway
     from stepward.server.shard import Reading
-
-# Definitions of one page together, unless one alone is larger. As much as the largest one, near enough.
-_PAGE_BYTES_MAX: Final = 2 << 20
 
 
 class DefinitionService:
@@ -96,7 +93,7 @@ class DefinitionService:
                 version = _read(reader, namespace, key[len(prefix) :].decode(), 0)
                 assert version is not None, key
                 size_bytes += version.ByteSize()
-                if len(versions) == count_max or (versions and size_bytes > _PAGE_BYTES_MAX):
+                if len(versions) == count_max or (versions and size_bytes > pages.PAGE_BYTES_MAX):
                     last = versions[-1].definition.name
                     break
                 versions.append(version)

@@ -35,8 +35,6 @@ SLICE_MS_MAX: Final = 5.0
 SCANNED_MAX: Final = 10_000
 # Jobs that a count looks at, at most, when counters cannot tell: about a second's work.
 COUNTED_MAX: Final = 100_000
-# A page ends when its jobs have as many bytes as this. One job more is far below what a client takes, which is 4 MiB.
-PAGE_BYTES_MAX: Final = 2 << 20
 
 
 class JobLists:
@@ -143,7 +141,11 @@ class _Page:
 
     @property
     def _is_full(self) -> bool:
-        return len(self.jobs) == self._count_max or self._scanned >= SCANNED_MAX or self._size_bytes >= PAGE_BYTES_MAX
+        return (
+            len(self.jobs) == self._count_max
+            or self._scanned >= SCANNED_MAX
+            or self._size_bytes >= pages.PAGE_BYTES_MAX
+        )
 
 
 class _Count:

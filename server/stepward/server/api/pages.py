@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _DIGEST_BYTES: Final = 12
 # A place becomes part of a key, which has a bound.
 _PLACE_BYTES_MAX: Final = 256
+# What a page of a list says together, near enough: with one entry more it is below what a client takes, 4 MiB.
+PAGE_BYTES_MAX: Final = 2 << 20
 # Longer ones were not made here; nobody needs to decode them.
 _TOKEN_CHARS_MAX: Final = 1_024
 
@@ -56,7 +58,10 @@ def position(filters: object, given: str) -> str:
     digest, place = raw[:_DIGEST_BYTES], raw[_DIGEST_BYTES:]
     if not place or len(place) > _PLACE_BYTES_MAX or digest != _digest(filters, place):
         raise not_of_this_list()
-    return place.decode(errors="replace")
+    try:
+        return place.decode()
+    except UnicodeDecodeError:
+        raise not_of_this_list() from None
 
 
 def not_of_this_list() -> Refused:

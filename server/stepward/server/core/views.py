@@ -250,19 +250,15 @@ def offer_view(reader: Rows, key: bytes, assignment: Assignment, limits: Limits)
     )
 
 
-def agents(reader: Reader, *, namespace: str, after_session_id: str, count_max: int, limits: Limits) -> list[AgentView]:
-    """Open sessions of a namespace behind a session id, by session id."""
-    found: list[AgentView] = []
+def agents(reader: Reader, *, namespace: str, after_session_id: str, limits: Limits) -> Iterator[AgentView]:
+    """Open sessions of a namespace behind a session id, by session id. Lazily."""
     after = keys.session(after_session_id) if after_session_id else b""
     for key in reader.scan(keys.SESSION, after=after):
-        if len(found) == count_max:
-            break
         session = _require(reader, key, rows.Session)
         if session.namespace == namespace:
             session_id = key[1:].decode()
             held = tuple(attempt_ref(reader, held_key) for held_key in list(reader.scan(keys.assignments(session_id))))
-            found.append(AgentView(session_id, session, held, lease_ends_led_ms(session, limits)))
-    return found
+            yield AgentView(session_id, session, held, lease_ends_led_ms(session, limits))
 
 
 def attempt_ref(reader: Rows, key: bytes) -> AttemptRef:
