@@ -336,10 +336,8 @@ def try_again(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
     if compensation.starts_nothing(batch.progress(job_id), states.phase(step.state)):
         compensation.stop_early(batch, job_id, ordinal, step)
         return
-    # An undo may be repeated, but not beside an attempt that still acts: what it undoes could come back. Nor is it of
-    # use to ask before an undo what can still change.
-    going_forward = not batch.progress(job_id).undoing
-    at_once = going_forward and batch.spec(job_id, ordinal).effect is Effect.IDEMPOTENT
+    # An undo may be repeated, but not beside an attempt that still acts: what it undoes could come back.
+    at_once = not states.phase(step.state).undo and batch.spec(job_id, ordinal).effect is Effect.IDEMPOTENT
     if at_once or leases.is_clear(step, led_ms=batch.moment.led_ms):
         ready_again(batch, job_id, ordinal, step)
         return

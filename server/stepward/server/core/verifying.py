@@ -54,8 +54,7 @@ def ask(batch: Batch, job_id: str, ordinal: int, step: Step, how: End, failure: 
     """Ask about an attempt, at once where another may act beside it, else when none can still act."""
     aside = Aside(step.state, step.attempts, step.lease_losses, step.ready_log_ms, how, failure)
     step = batch.keep(job_id, ordinal, step, attempts=0, lease_losses=0, ready_log_ms=-1, aside=aside)
-    going_forward = not batch.progress(job_id).undoing
-    at_once = going_forward and batch.spec(job_id, ordinal).effect is Effect.IDEMPOTENT
+    at_once = batch.spec(job_id, ordinal).effect is Effect.IDEMPOTENT
     if at_once or leases.is_clear(step, led_ms=batch.moment.led_ms):
         advance.make_ready(batch, job_id, ordinal, step, states.VERIFY)
     else:
