@@ -143,6 +143,7 @@ async def agent(
     session_id: str = "",
     slots: int = 10,
     generation: int = 0,
+    namespace: str = "",
 ) -> AsyncIterator[PlainAgent]:
     """An agent that was welcomed."""
     call = stubs.agents.Work()
@@ -154,6 +155,7 @@ async def agent(
         slots=slots,
         name="plain",
         generation=generation,
+        namespace=namespace,
     )
     await joined.send(hello=hello)
     reading = asyncio.create_task(joined.read())
