@@ -92,6 +92,8 @@ def submission(path: str) -> list[Bound]:
         names(f"{path}.caller_id"),
         *labels(f"{path}.labels"),
         *payload(f"{path}.input"),
+        Bound(f"{path}.deadline.seconds", YEAR_S, YEAR_S + 1, field=f"{path}.deadline"),
+        Bound(f"{path}.deadline.nanos", 1_000_000, 999_999, field=f"{path}.deadline"),
     ]
 
 
@@ -214,7 +216,6 @@ UNBOUNDED: dict[str, str] = {
     "undone": "both values mean something",
     "token": "one that is not the attempt's is stale",
     "actor": "is not kept yet",
-    "deadline": "the rules bound it with the definition's",
     "drain": "empty",
     # Fields of messages whose bound is on how many there are.
     "held": "each names an attempt that may not exist",
