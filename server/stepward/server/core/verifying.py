@@ -103,11 +103,13 @@ def answered(batch: Batch, job_id: str, ordinal: int, step: Step, output: Payloa
 
 
 def _found_done(batch: Batch, job_id: str, ordinal: int, step: Step, output: Payload) -> None:
+    # Of a job that is stopping this may be what it waited for; then the walk comes to this step like to any other.
+    before_undo = batch.progress(job_id).undoing
     step = put_back(batch, job_id, ordinal, step)
     batch.event(job_id, EventType.StepFoundDone, ordinal=ordinal, token=step.token)
     advance.succeed(batch, job_id, ordinal, step, output)
     step = batch.require_step(job_id, ordinal)
-    if batch.progress(job_id).undoing and not compensation.undo_it(batch, job_id, ordinal, step):
+    if before_undo and not compensation.undo_it(batch, job_id, ordinal, step):
         compensation.undo_ended(batch, job_id, ordinal)
 
 
