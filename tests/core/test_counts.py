@@ -97,6 +97,7 @@ class Counted(History):
         Counted.batches += 1
         found = list(invariants.count_violations(self.world.reader))
         assert not found, (self.seed, found)
+        self._note_ends()
 
 
 def test_h090_counts_equal_a_recount_after_every_batch() -> None:

@@ -52,7 +52,7 @@ from stepward.server.core.rows import (
     StartMode,
     StepState,
 )
-from tests.core.world import World, actions_of, step_spec
+from tests.core.world import DAY_MS, World, actions_of, step_spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -127,7 +127,12 @@ class History:
         # Slices as small as they can be, so that few steps are as many as thousands are in earnest.
         slice_, writes_max = self.rng.choice([(500, 4_000), (1, 4_000), (2, 4_000), (500, 10)])
         limits = Limits(
-            session_ttl_ms=3_000, activation_slice=slice_, batch_writes_max=writes_max, told_least=min(slice_, 2)
+            session_ttl_ms=3_000,
+            activation_slice=slice_,
+            batch_writes_max=writes_max,
+            told_least=min(slice_, 2),
+            retention_ms=self.rng.choice([DAY_MS, 20_000]),
+            purge_writes_max=self.rng.choice([1_000, 3]),
         )
         self.world = World(limits=limits, seed=seed)
         self.body = make_definition(self.rng)
@@ -254,15 +259,25 @@ class History:
         """Every invariant, and what no batch may take back."""
         found = invariants.violations(self.world.reader, led_ms=self.world.now_ms)
         assert not found, (self.seed, found)
-        for job_id in self.jobs:
-            state = self.world.progress(job_id).state
-            assert self.ended.get(job_id, state) is state, (self.seed, job_id, self.ended[job_id], state)
-            if state in JOB_STATES_FINAL:
-                self.ended[job_id] = state
+        self._note_ends()
         for key, row in self.world.changes.items():
             if isinstance(row, rows.Step):
                 assert row.token >= self.tokens.get(key, 0), (self.seed, key, row.token)
                 self.tokens[key] = row.token
+
+    def _note_ends(self) -> None:
+        """Remember how jobs ended: none ends twice, and only those vanish."""
+        for job_id in self._kept():
+            state = self.world.progress(job_id).state
+            assert self.ended.get(job_id, state) is state, (self.seed, job_id, self.ended[job_id], state)
+            if state in JOB_STATES_FINAL:
+                self.ended[job_id] = state
+
+    def _kept(self) -> list[str]:
+        """Jobs that are still there. Only those that had ended are not."""
+        kept = [job_id for job_id in self.jobs if self.world.reader.get(keys.job(job_id)) is not None]
+        assert set(self.jobs) - set(kept) <= self.ended.keys(), self.seed
+        return kept
 
     def _finish(self) -> None:
         """A good agent with room for everything does what is left. Only what waits for a person may stay."""
@@ -278,16 +293,19 @@ class History:
             for key in list(self.world.reader.scan(keys.assignments(good))):
                 self._do_well(good, key)
             self._check()
-            states = {self.world.progress(job_id).state for job_id in self.jobs}
+            states = {self.world.progress(job_id).state for job_id in self._kept()}
             if states <= JOB_STATES_FINAL | {JobState.ESCALATED} and not self.world.reader.count(keys.ASSIGNMENT):
                 break
         else:
             pytest.fail(f"seed {self.seed}: not all jobs ended: {states}")
-        for job_id in self.jobs:
+        for job_id in self._kept():
             self._check_order(job_id)
-            self.coverage[self.world.job_state(job_id)] += 1
             self.coverage.update(event.type.name for _, event in self.world.events(job_id))
             self.coverage.update(event.detail.partition(":")[0] for _, event in self.world.events(job_id))
+        for job_id in self.jobs:
+            state = self.ended.get(job_id) or self.world.progress(job_id).state
+            self.coverage[state.name] += 1
+            self.coverage["PURGED"] += self.world.reader.get(keys.job(job_id)) is None
 
     def _do_well(self, session_id: str, key: bytes) -> None:
         _, token, job_id, ordinal = keys.parse_assignment(key)
@@ -342,7 +360,7 @@ def test_random_histories(only_seed: int | None) -> None:
     if only_seed is None:
         ends = [state.name for state in (*JOB_STATES_FINAL, JobState.ESCALATED)]
         verbs = [verb.__name__ for verb in (TerminateJob, PauseJob, ResumeJob, RetryStep, SkipStep)]
-        assert [name for name in (*ends, *verbs, *MEANT) if not met[name]] == []
+        assert [name for name in (*ends, *verbs, *MEANT, "PURGED") if not met[name]] == []
 
 
 @pytest.mark.slow

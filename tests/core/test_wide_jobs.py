@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from stepward.server.core import invariants, keys, rows, views
+from stepward.server.core import invariants, keys, rows, slice_rows, views
 from stepward.server.core.commands import (
     Accepted,
     AttemptRef,
@@ -273,7 +273,7 @@ def stopping() -> tuple[World, Crew]:
         crew.sweep()
     world.one(CancelJob("j1", "no longer wanted"))
     pass_ = world.reader.get(keys.job_pass("j1"))
-    assert isinstance(pass_, rows.Pass)
+    assert isinstance(pass_, slice_rows.Pass)
     assert (pass_.kind, pass_.after) == (PassKind.STOP, 4)
     return world, crew
 

@@ -20,6 +20,8 @@ SHELLS: dict[str, str] = {
     "agents/stepward/agents/handler_child.py": "around the import of a handler's module, and around the handler",
     "server/stepward/server/core/decide.py": "the savepoint of a command: the others of its batch go on",
     "server/stepward/server/core/reports.py": "the savepoint of a report: the others of its batch still count",
+    "server/stepward/server/core/patrol.py": "the savepoint of a job that is looked at: its rows may be broken",
+    "server/stepward/server/core/retention.py": "the savepoint of a job that is removed: the others still go",
     "server/stepward/server/core/supervision.py": "the savepoint of a due subject: the others are still judged",
     "server/stepward/server/interceptor.py": "around every call: the caller is told that we are wrong",
     "server/stepward/server/deliveries.py": "around one offer: the others of its batch are still delivered",

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stepward.server import config
+from stepward.server import __main__, config
 from stepward.server.config import Bound, ClusterConfig, ConfigError, NodeConfig
 from stepward.server.core.limits import Limits
 
@@ -45,6 +45,33 @@ def test_node_field_at_its_bounds_and_past_them(bound: Bound) -> None:
         with pytest.raises(ConfigError, match=f"^{bound.field} is {value}; it must be between") as caught:
             config.check(CLUSTER, msgspec.structs.replace(NODE, **{bound.field: value}))
         assert caught.value.field == bound.field
+
+
+@pytest.mark.parametrize("bound", [config.RETENTION_BOUND])
+def test_retention(bound: Bound) -> None:
+    """Long enough to ask what became of a job."""
+    for value in (bound.least, bound.most):
+        config.check(ClusterConfig(limits=Limits(retention_ms=int(value))), NODE)
+    for value in (bound.least - 1, bound.most + 1):
+        with pytest.raises(ConfigError, match=f"^retention_ms is {value}; it must be between"):
+            config.check(ClusterConfig(limits=Limits(retention_ms=int(value))), NODE)
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"), [("7d", 604_800_000), ("36h", 129_600_000), ("90m", 5_400_000), ("30s", 30_000), ("1500ms", 1_500)]
+)
+def test_a_duration_of_the_command_line(text: str, ms: int) -> None:
+    """A whole number and a unit."""
+    assert __main__._parser().parse_args(["dev", "--data", "d", f"--retention={text}"]).retention == ms
+
+
+@pytest.mark.parametrize("text", ["7", "d", "-7d", "1.5h", "7 d", "7w", ""])
+def test_what_is_no_duration(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is told with its value, and what to write."""
+    with pytest.raises(SystemExit):
+        __main__._parser().parse_args(["dev", "--data", "d", f"--retention={text}"])
+
+    assert f"{text!r} is not a duration" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("ttl_ms", "good"), [(999, False), (1_000, True), (3_600_000, True), (3_600_001, False)])

@@ -113,6 +113,29 @@ async def test_supervisor_sweeps_sooner_when_a_timer_is_due_sooner() -> None:
     host.shard.stop()
 
 
+async def test_supervisor_comes_back_at_once_when_a_sweep_is_unfinished(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slices follow each other without a wait; what they removed and found is counted, and what is stuck is logged."""
+    left = Swept(
+        handled=1, overdue=1, unfinished=True, next_due_led_ms=None, next_due_log_ms=None, purged=2, stuck=("j1",)
+    )
+    done = Swept(handled=0, overdue=0, unfinished=False, next_due_led_ms=None, next_due_log_ms=None)
+    answers = [left] * 20
+    host = Host(Sweeping(lambda: answers.pop() if answers else done))
+    await host.lead()
+    logged = Logged()
+    monkeypatch.setattr(supervisors, "_log", logged)
+    running = asyncio.create_task(supervisor(host).run())
+
+    # Waits for what is merely overdue would take 20 x 50 ms.
+    async with asyncio.timeout(0.8):
+        await eventually(lambda: host.counters.sweeps == 21)
+    running.cancel()
+    host.shard.stop()
+
+    assert (host.counters.purged, host.counters.jobs_stuck) == (40, 20)
+    assert logged.events.count("job_stuck") == 20
+
+
 async def test_timer_that_is_set_while_a_sweep_goes_on_counts() -> None:
     """The offers of a sweep's own batch set some after it has looked for the next one."""
     rules = Sweeping(lambda: Swept(handled=0, overdue=0, unfinished=False, next_due_led_ms=None, next_due_log_ms=None))

@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import json
 import os
+import re
 import signal
 import stat
 import sys
@@ -31,6 +32,7 @@ EXIT_UNFIT = 78
 DEV_SESSION_TTL_MS = 3_000
 # What is read from stdin means nothing; only its end does.
 _STDIN_BYTES = 4_096
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -57,6 +59,12 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--port", type=int, default=7654, help="0: any free one (default: %(default)s)")
         command.add_argument("--ready-fd", type=int, help="also write the ready line to this file descriptor")
         command.add_argument(
+            "--retention",
+            type=_duration_ms,
+            default="7d",
+            help="how long ended jobs are kept, as in 7d, 36h, 90m, 30s or 1500ms (default: %(default)s)",
+        )
+        command.add_argument(
             "--log-level", choices=LOG_LEVELS, default=None, help="default: $STEPWARD_LOG_LEVEL or info"
         )
     dev.add_argument(
@@ -74,6 +82,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _duration_ms(text: str) -> int:
+    """A duration of the command line in milliseconds."""
+    found = re.fullmatch(r"([0-9]{1,18})(ms|s|m|h|d)", text)
+    if found is None:
+        msg = f"{text!r} is not a duration: write a whole number and ms, s, m, h or d, as in 36h"
+        raise argparse.ArgumentTypeError(msg)
+    return int(found[1]) * _UNITS_MS[found[2]]
+
+
 def _run(options: argparse.Namespace) -> int:
     from stepward.server import config, observe
     from stepward.server.core.limits import Limits
@@ -82,7 +99,7 @@ def _run(options: argparse.Namespace) -> int:
     from stepward.server.store.errors import ServerError
 
     observe.configure_logging(_log_level(options.log_level))
-    cluster = config.ClusterConfig(limits=Limits(session_ttl_ms=options.session_ttl_ms))
+    cluster = config.ClusterConfig(limits=Limits(session_ttl_ms=options.session_ttl_ms, retention_ms=options.retention))
     node = config.NodeConfig(data=options.data, host=options.host, port=options.port)
     try:
         config.check(cluster, node)

@@ -122,6 +122,8 @@ class Bound(NamedTuple):
 
 # A session must outlive a few heartbeats, and a lost agent must be noticed before everyone has gone home.
 SESSION_TTL_BOUND = Bound("session_ttl_ms", 1_000, 3_600_000)
+# Nobody can read what became of a job that is removed at once; ten years are as good as for ever.
+RETENTION_BOUND = Bound("retention_ms", 1_000, 3_650 * 86_400_000)
 
 _NODE_BOUNDS = (
     Bound("port", 0, 65_535),
@@ -164,6 +166,7 @@ def check(cluster: ClusterConfig, node: NodeConfig) -> None:
         ConfigError: The first field that is out of its bounds.
     """
     _check_bound(cluster.limits, SESSION_TTL_BOUND)
+    _check_bound(cluster.limits, RETENTION_BOUND)
     for bound in _NODE_BOUNDS:
         _check_bound(node, bound)
     limits = cluster.limits

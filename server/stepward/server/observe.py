@@ -44,6 +44,9 @@ class Counters(Struct):
     sweeps: int = 0
     sweeps_refused: int = 0
     swept: int = 0
+    # Ended jobs that were removed after their time, and jobs that were found with nothing left to move them: our fault.
+    purged: int = 0
+    jobs_stuck: int = 0
 
 
 def configure_logging(level: str) -> None:

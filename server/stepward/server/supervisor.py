@@ -132,6 +132,10 @@ class Supervisor:
             self._note_cannot(None)
             self._counters.sweeps += 1
             self._counters.swept += answer.handled
+            self._counters.purged += answer.purged
+            self._counters.jobs_stuck += len(answer.stuck)
+            for job_id in answer.stuck:
+                _log.error("job_stuck", epoch=self._epoch, job_id=job_id)
             self._subjects_max = min(2 * subjects_max, self._limits.sweep_subjects_max)
             return self._wait_ms(answer, subjects_max)
         if isinstance(answer, Rejection):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
-from stepward.server.core import counts, keys, ordinals, rows, schedules, states
+from stepward.server.core import counts, keys, ordinals, rows, schedules, slice_rows, states
 from stepward.server.core.rows import Clock, Event, EventType
 
 if TYPE_CHECKING:
@@ -105,10 +105,16 @@ class Batch:
         after = replace(progress, revision=moment.sequence, updated_wall_ms=moment.wall_ms, **changes)
         if after.state is not progress.state:
             self.list_job(job_id, self.job(job_id).namespace, progress.state, after.state)
-            if after.state in rows.JOB_STATES_FINAL and after.deadline_log_ms and not after.deadline_passed:
-                self.draft.delete(keys.deadline_timer(after.deadline_log_ms, job_id))
+            if after.state in rows.JOB_STATES_FINAL:
+                self._end(job_id, after)
         self.draft.put(keys.progress(job_id), after)
         return after
+
+    def _end(self, job_id: str, progress: Progress) -> None:
+        """A job has ended: nothing of it is due any more but that it is removed, in its time."""
+        if progress.deadline_log_ms and not progress.deadline_passed:
+            self.draft.delete(keys.deadline_timer(progress.deadline_log_ms, job_id))
+        self.draft.put(keys.purge(self.moment.log_ms + self.limits.retention_ms, job_id), slice_rows.Purge())
 
     def list_job(self, job_id: str, namespace: str, before: JobState | None, after: JobState | None) -> None:
         """Move a job from the list of one state to that of another, and count it there. None: in no list.

@@ -307,7 +307,8 @@ class AttemptsReported(Struct, frozen=True):
 class Swept(Struct, frozen=True):
     """Answer to Sweep. `next_due_led_ms` and `next_due_log_ms` are None when nothing waits on that clock.
 
-    `unfinished`: a bound of the sweep left something to do, and the next one is to follow at once.
+    `unfinished`: a bound of the sweep left something to do, and the next one is to follow at once. `purged` counts jobs
+    that were removed, and `stuck` names those that were found with nothing left to move them.
     """
 
     handled: int
@@ -315,6 +316,8 @@ class Swept(Struct, frozen=True):
     unfinished: bool
     next_due_led_ms: int | None
     next_due_log_ms: int | None
+    purged: int = 0
+    stuck: tuple[str, ...] = ()
 
 
 Answer = (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stepward.server.core import compensation, keys, leases, pauses, rows, schedules, states, wide_jobs
+from stepward.server.core import compensation, keys, leases, pauses, rows, schedules, slice_rows, states, wide_jobs
 from stepward.server.core.rows import JOB_STATES_FINAL, Clock, JobState, PassKind, StepState
 from stepward.server.core.states import Mover
 
@@ -27,6 +27,7 @@ def violations(reader: Reader, *, led_ms: int) -> list[str]:
     found = [text for job_id in jobs for text in _job_violations(reader, job_id, led_ms, ready)]
     found += _index_violations(reader, set(jobs))
     found += count_violations(reader)
+    found += wide_jobs.leftovers(reader, set(jobs))
     return found + list(_session_violations(reader))
 
 
@@ -54,7 +55,7 @@ def _job_violations(reader: Reader, job_id: str, led_ms: int, ready: set[tuple[s
     pass_ = reader.get(keys.job_pass(job_id))
     for ordinal, step in steps.items():
         # Until a walk has come to it, a step may be as it was before the walk.
-        passed = not isinstance(pass_, rows.Pass) or ordinal <= pass_.after
+        passed = not isinstance(pass_, slice_rows.Pass) or ordinal <= pass_.after
         for text in (
             *_lane_violations(step, in_lane=(job_id, ordinal) in ready),
             *_step_violations(reader, job_id, ordinal, step, progress, passed=passed),
@@ -84,7 +85,7 @@ def _progress_violations(
 ) -> Iterator[str]:
     """Counters against a recount, and what each job state promises."""
     pass_ = reader.get(keys.job_pass(job_id))
-    assert pass_ is None or isinstance(pass_, rows.Pass)
+    assert pass_ is None or isinstance(pass_, slice_rows.Pass)
     succeeded = sum(step.state in (StepState.SUCCEEDED, StepState.SKIPPED) for step in steps.values())
     waiting = [step for step in steps.values() if states.MOVERS[step.state] is Mover.PERSON]
     if progress.waiting != len(waiting):
@@ -189,11 +190,11 @@ def _index_violations(reader: Reader, jobs: set[str]) -> Iterator[str]:
                     yield f"timer row at {at_ms} of a step that has another timer: {subject!r}"
             elif kind == keys.TIMER_PASS:
                 pass_ = reader.get(keys.job_pass(subject.decode()))
-                if not isinstance(pass_, rows.Pass) or pass_.timer_at_led_ms != at_ms:
+                if not isinstance(pass_, slice_rows.Pass) or pass_.timer_at_led_ms != at_ms:
                     yield f"timer row at {at_ms} of a pass that has another timer: {subject!r}"
             elif kind == keys.TIMER_SPREAD:
                 spread = reader.get(keys.SPREAD + subject)
-                if not isinstance(spread, rows.Spread) or spread.timer_at_led_ms != at_ms:
+                if not isinstance(spread, slice_rows.Spread) or spread.timer_at_led_ms != at_ms:
                     yield f"timer row at {at_ms} of a spread that has another timer: {subject!r}"
             elif kind == keys.TIMER_DEADLINE:
                 progress = reader.get(keys.progress(subject.decode()))

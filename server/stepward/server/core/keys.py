@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from stepward.server.core import rows
+from stepward.server.core import rows, slice_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +39,7 @@ DEFINITION_HEAD: Final = b"N"
 DEFINITION_BODY: Final = b"C"
 HISTORY: Final = b"H"
 BEAT: Final = b"B"
+PURGE: Final = b"R"
 
 _TYPES: Final[dict[bytes, type[Row]]] = {
     JOB: rows.Job,
@@ -47,8 +48,8 @@ _TYPES: Final[dict[bytes, type[Row]]] = {
     OUTPUT: rows.Output,
     STEP_PROGRESS: rows.StepProgress,
     JOIN: rows.Join,
-    PASS: rows.Pass,
-    SPREAD: rows.Spread,
+    PASS: slice_rows.Pass,
+    SPREAD: slice_rows.Spread,
     READY: rows.Ready,
     TIMER: rows.Timer,
     ASSIGNMENT: rows.Assignment,
@@ -61,6 +62,7 @@ _TYPES: Final[dict[bytes, type[Row]]] = {
     DEFINITION_BODY: rows.DefinitionBody,
     HISTORY: rows.History,
     BEAT: rows.Beat,
+    PURGE: slice_rows.Purge,
 }
 _DECODERS: Final[dict[int, Callable[[bytes], Row]]] = {
     kind[0]: msgspec.msgpack.Decoder(type_).decode for kind, type_ in _TYPES.items()
@@ -133,12 +135,12 @@ def join(job_id: str, ordinal: int) -> bytes:
 
 
 def job_pass(job_id: str) -> bytes:
-    """Key of a job's `rows.Pass`."""
+    """Key of a job's `slice_rows.Pass`."""
     return PASS + job_id.encode()
 
 
 def spread(job_id: str, ordinal: int) -> bytes:
-    """Key of the `rows.Spread` of what became of a step."""
+    """Key of the `slice_rows.Spread` of what became of a step."""
     return SPREAD + subject(job_id, ordinal)
 
 
@@ -203,6 +205,16 @@ def deadline_timer(at_log_ms: int, job_id: str) -> bytes:
     return timers(rows.Clock.LOG) + at_log_ms.to_bytes(8, "big") + TIMER_DEADLINE + job_id.encode()
 
 
+def purge(at_log_ms: int, job_id: str) -> bytes:
+    """Key of a `slice_rows.Purge`: in the order in which they fall due."""
+    return PURGE + at_log_ms.to_bytes(8, "big") + job_id.encode()
+
+
+def parse_purge(key: bytes) -> tuple[int, str]:
+    """Due instant (ms) and job of a purge key."""
+    return int.from_bytes(key[1:9], "big"), key[9:].decode()
+
+
 def parse_timer(key: bytes) -> tuple[int, bytes, bytes]:
     """Due instant (ms), kind of subject, and subject of a timer key."""
     return int.from_bytes(key[2:10], "big"), key[10:11], key[11:]
@@ -250,6 +262,17 @@ def job_id_from(job_id: str, wall_ms: int) -> str:
     """What stands before every id of this time or later, and behind every older one, in the shard of `job_id`."""
     shard, dash, _ = job_id.partition("-")
     return f"{shard}{dash}{max(0, wall_ms):012x}"
+
+
+def behind_jobs(namespace: str) -> bytes:
+    """A place in the index behind all jobs of a namespace, whatever their states."""
+    return JOB_INDEX + namespace.encode() + b"\0" + bytes((max(rows.JobState) + 1,))
+
+
+def parse_job_index(key: bytes) -> tuple[str, int, str]:
+    """Namespace, number of the state, and job of an index key."""
+    end = key.index(b"\0")
+    return key[1:end].decode(), key[end + 1], key[end + 2 :].decode()
 
 
 def idempotency(namespace: str, idempotency_key: str) -> bytes:

@@ -73,6 +73,14 @@ class Limits(Struct, frozen=True):
     # Row changes after which a command that goes through many subjects leaves the rest to the next batch. One subject
     # may need some hundreds more.
     batch_writes_max: int = 4_000
+    # How long an ended job is kept, with its history and its idempotency key, on log time from its end: 7 days.
+    retention_ms: int = 7 * 86_400_000
+    # Ended jobs, and rows of them, that one sweep removes: what goes on comes first, and a sweep follows at once.
+    purges_max: int = 200
+    purge_writes_max: int = 1_000
+    # Jobs, and steps of them, that each beat looks at for one that nothing will ever move: some ms a second.
+    patrol_jobs_max: int = 50
+    patrol_steps_max: int = 500
     # Attempts that one step may have that are not confirmed stopped.
     lingering_max: int = 100
 

@@ -2,7 +2,7 @@
 
 What concerns every step of a job is a pass: its steps that have begun are visited in their order. A job with no more
 of them than a slice is walked at once, in the batch that begins the pass, and no row tells of it. Of a larger one the
-row `rows.Pass` says how far the walk has come, and its timer, due at once, lets the next sweep go on.
+row `slice_rows.Pass` says how far the walk has come, and its timer, due at once, lets the next sweep go on.
 
 A pass has a visit, which is given one step as it is now, and an end. Steps may move while the walk is under way, so a
 visit judges what it finds, and whoever depends on the walk asks `reached`.
@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
 
 from msgspec.structs import replace
 
-from stepward.server.core import compensation, keys, pauses, rows, termination
+from stepward.server.core import compensation, keys, pauses, rows, slice_rows, termination
 from stepward.server.core.rows import PassKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stepward.server.core.batch import Batch
-    from stepward.server.core.rows import Pass, Step
+    from stepward.server.core.rows import Step
+    from stepward.server.core.slice_rows import Pass
 
 # Which pass may be replaced while it is under way, and by which. A pass that is not named here runs to its end; what
 # it leads to begins there.
@@ -76,12 +77,12 @@ def begin(batch: Batch, job_id: str, kind: PassKind) -> None:
     if before is not None:
         assert kind in MAY_REPLACE[before.kind], (job_id, before.kind, kind)
         _forget(batch, job_id, before)
-    _go_on(batch, job_id, rows.Pass(kind))
+    _go_on(batch, job_id, slice_rows.Pass(kind))
 
 
 def go_on(batch: Batch, job_id: str) -> None:
     """The timer of a pass is due: walk over the next slice."""
-    pass_ = batch.draft.require(keys.job_pass(job_id), rows.Pass)
+    pass_ = batch.draft.require(keys.job_pass(job_id), slice_rows.Pass)
     _forget(batch, job_id, pass_)
     # One that was paused, or went on, may have ended before the walk had come to its last steps.
     if batch.progress(job_id).state not in rows.JOB_STATES_FINAL:
@@ -90,7 +91,7 @@ def go_on(batch: Batch, job_id: str) -> None:
 
 def under_way(batch: Batch, job_id: str) -> Pass | None:
     """The pass of a job that has not come to its end."""
-    return batch.draft.read(keys.job_pass(job_id), rows.Pass)
+    return batch.draft.read(keys.job_pass(job_id), slice_rows.Pass)
 
 
 def end(batch: Batch, job_id: str) -> None:

@@ -348,29 +348,6 @@ class Join(Row, frozen=True):
     remaining: int
 
 
-class Pass(Row, frozen=True):
-    """A walk over the steps of a job that did not fit into one batch (`X`): one a job, with a timer of its own.
-
-    `after` is the position of the last step that it has passed.
-    """
-
-    kind: PassKind
-    after: int = -1
-    timer_at_led_ms: int = 0
-
-
-class Spread(Row, frozen=True):
-    """An outcome that is still being told to the steps that wait for it (`F`), with a timer of its own.
-
-    `told` counts those that know it, in the order of the definition: dependents that may become ready, or with `undo`
-    needs that may be undone.
-    """
-
-    undo: bool
-    told: int
-    timer_at_led_ms: int = 0
-
-
 class Ready(Row, frozen=True):
     """A step that may be offered (`Q`)."""
 
@@ -465,8 +442,24 @@ class History(Row, frozen=True):
     moved: tuple[int, ...] = ()
 
 
+class Patrol(Value, frozen=True):
+    """How far the walk over the jobs that have not ended has come.
+
+    `job` is the index key of the job that it is at. If that has many steps, those up to `after` have been looked at, at
+    `revision` of the job.
+    """
+
+    job: bytes = b""
+    after: int = -1
+    revision: int = 0
+
+
 class Beat(Row, frozen=True):
-    """The supervisor's sign of life (`B`)."""
+    """The supervisor's sign of life (`B`).
+
+    `purge_backlog` counts ended jobs whose time to be kept is over, up to a bound, and `purge_late_ms` is for how long
+    that of the first of them has been. `stuck` counts jobs that were found with nothing left to move them.
+    """
 
     epoch: int
     beats: int
@@ -475,6 +468,10 @@ class Beat(Row, frozen=True):
     log_ms: int
     overdue: int
     remediations: int
+    purge_backlog: int = 0
+    purge_late_ms: int = 0
+    stuck: int = 0
+    patrol: Patrol = Patrol()
 
 
 class Head(Row, frozen=True):

@@ -1,21 +1,21 @@
 """How an outcome reaches the steps that wait for it: a success its dependents, the end of an undo the needs.
 
 Almost always these are few, and are told in the batch of the outcome. Of a wide step a slice is told; the row
-`rows.Spread` says how far that is, and its timer, due at once, lets the next sweep go on. So work per outcome is in the
-step's own degree, and no batch grows with the width of a definition.
+`slice_rows.Spread` says how far that is, and its timer, due at once, lets the next sweep go on. So work per outcome is
+in the step's own degree, and no batch grows with the width of a definition.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from stepward.server.core import advance, compensation, keys, rows
+from stepward.server.core import advance, compensation, keys, rows, slice_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stepward.server.core.batch import Batch
-    from stepward.server.core.rows import Spread
+    from stepward.server.core.slice_rows import Spread
 
 # The source of the steps that need nothing: the submission itself. Behind every position.
 SUBMISSION: Final = 0xFFFF
@@ -33,7 +33,7 @@ def begin_undo(batch: Batch, job_id: str, source: int) -> None:
 
 def go_on(batch: Batch, job_id: str, source: int) -> None:
     """The timer of a spread is due: tell the next slice."""
-    spread = batch.draft.require(keys.spread(job_id, source), rows.Spread)
+    spread = batch.draft.require(keys.spread(job_id, source), slice_rows.Spread)
     _forget(batch, job_id, source, spread)
     tell = _tell_needs if spread.undo else _tell_dependents
     tell(batch, job_id, source, spread.told)
@@ -42,7 +42,7 @@ def go_on(batch: Batch, job_id: str, source: int) -> None:
 def end(batch: Batch, job_id: str) -> None:
     """A job was ended at once: whoever has not been told need not be."""
     for key in list(batch.draft.keys(keys.spreads(job_id))):
-        _forget(batch, job_id, keys.parse_subject(key[1:])[1], batch.draft.require(key, rows.Spread))
+        _forget(batch, job_id, keys.parse_subject(key[1:])[1], batch.draft.require(key, slice_rows.Spread))
 
 
 def dependents(batch: Batch, job_id: str, source: int) -> Sequence[int]:
@@ -58,7 +58,7 @@ def _tell_dependents(batch: Batch, job_id: str, source: int, told: int) -> None:
         if advance.is_given_up(batch.progress(job_id)):
             return
         if place >= most or (place >= least and batch.full):
-            _wait(batch, job_id, source, rows.Spread(undo=False, told=place))
+            _wait(batch, job_id, source, slice_rows.Spread(undo=False, told=place))
             return
         advance.need_met(batch, job_id, waiting[place])
 
@@ -82,7 +82,7 @@ def _tell_needs(batch: Batch, job_id: str, source: int, told: int) -> None:
             place += 1
             left = 0 if batch.full else left - 1
         if place < len(needs):
-            _wait(batch, job_id, ordinal, rows.Spread(undo=True, told=place))
+            _wait(batch, job_id, ordinal, slice_rows.Spread(undo=True, told=place))
 
 
 def _forget(batch: Batch, job_id: str, source: int, spread: Spread) -> None:
@@ -92,11 +92,11 @@ def _forget(batch: Batch, job_id: str, source: int, spread: Spread) -> None:
 
 def _wait(batch: Batch, job_id: str, source: int, spread: Spread) -> None:
     """Leave the rest to the next sweep."""
-    before = batch.draft.read(keys.spread(job_id, source), rows.Spread)
+    before = batch.draft.read(keys.spread(job_id, source), slice_rows.Spread)
     if before is not None:
         # What its success was still to be told of, when the job began to be undone, matters no more.
         _forget(batch, job_id, source, before)
     led_ms = batch.moment.led_ms
-    batch.draft.put(keys.spread(job_id, source), rows.Spread(spread.undo, spread.told, led_ms))
+    batch.draft.put(keys.spread(job_id, source), slice_rows.Spread(spread.undo, spread.told, led_ms))
     batch.draft.put(keys.spread_timer(led_ms, job_id, source), rows.Timer())
     batch.unfinished = True

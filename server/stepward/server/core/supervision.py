@@ -18,7 +18,9 @@ from stepward.server.core import (
     keys,
     leases,
     passes,
+    patrol,
     pauses,
+    retention,
     rows,
     schedules,
     sessions,
@@ -55,10 +57,18 @@ def sweep(batch: Batch, command: Sweep) -> Swept:
                 batch.draft.rollback(savepoint)
                 batch.failures.append((key, error))
             handled += 1
+    purged = retention.purge_due(batch)
     overdue = sum(len(_due(batch, clock, _OVERDUE_COUNTED_MAX)) for clock in (Clock.LED, Clock.LOG))
-    _beat(batch, handled, overdue)
-    unfinished = batch.unfinished or (overdue > 0 and handled >= command.subjects_max)
-    return Swept(handled, overdue, unfinished, _next_due(batch, Clock.LED), _next_due(batch, Clock.LOG))
+    stuck = _beat(batch, handled, overdue)
+    return Swept(
+        handled=handled,
+        overdue=overdue,
+        unfinished=batch.unfinished or (overdue > 0 and handled >= command.subjects_max),
+        next_due_led_ms=_next_due(batch, Clock.LED),
+        next_due_log_ms=_next_due(batch, Clock.LOG),
+        purged=purged,
+        stuck=stuck,
+    )
 
 
 def _now_ms(batch: Batch, clock: Clock) -> int:
@@ -81,19 +91,33 @@ def _next_due(batch: Batch, clock: Clock) -> int | None:
     return None if first is None else keys.parse_timer(first)[0]
 
 
-def _beat(batch: Batch, handled: int, overdue: int) -> None:
-    """The supervisor's sign of life: once a second, which also moves the clocks while nothing else happens."""
+def _beat(batch: Batch, handled: int, overdue: int) -> tuple[str, ...]:
+    """The supervisor's sign of life: once a second, which also moves the clocks while nothing else happens.
+
+    Returns the jobs that its patrol found stuck.
+    """
     moment = batch.moment
-    before = batch.draft.read(keys.BEAT, rows.Beat)
-    recent = before is not None and before.epoch == moment.epoch and moment.wall_ms - before.wall_ms < BEAT_INTERVAL_MS
-    if recent and before is not None and moment.log_ms - before.log_ms < BEAT_INTERVAL_MS:
-        return
-    beats = 0 if before is None else before.beats
-    remediations = 0 if before is None else before.remediations
+    before = batch.draft.read(keys.BEAT, rows.Beat) or rows.Beat(0, 0, 0, 0, 0, 0, 0)
+    recent = before.epoch == moment.epoch and moment.wall_ms - before.wall_ms < BEAT_INTERVAL_MS
+    if recent and moment.log_ms - before.log_ms < BEAT_INTERVAL_MS:
+        return ()
+    place, stuck = patrol.walk(batch, before.patrol)
+    backlog = retention.backlog(batch)
     beat = rows.Beat(
-        moment.epoch, beats + 1, moment.wall_ms, moment.led_ms, moment.log_ms, overdue, remediations + handled
+        epoch=moment.epoch,
+        beats=before.beats + 1,
+        wall_ms=moment.wall_ms,
+        led_ms=moment.led_ms,
+        log_ms=moment.log_ms,
+        overdue=overdue,
+        remediations=before.remediations + handled,
+        purge_backlog=backlog.jobs,
+        purge_late_ms=backlog.late_ms,
+        stuck=before.stuck + len(stuck),
+        patrol=place,
     )
     batch.draft.put(keys.BEAT, beat)
+    return stuck
 
 
 def _judge(batch: Batch, key: bytes, assignments_max: int) -> None:

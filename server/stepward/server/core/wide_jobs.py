@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stepward.server.core import advance, compensation, keys, rows, spreads, states
+from stepward.server.core import advance, compensation, keys, rows, slice_rows, spreads, states
 from stepward.server.core.rows import JOB_STATES_FINAL, JobState, PassKind, StepState
 from stepward.server.core.states import Mover
 
@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from stepward.server.core.reader import Reader
-    from stepward.server.core.rows import DefinitionBody, Pass, Progress, Spread, Step
+    from stepward.server.core.rows import DefinitionBody, Progress, Step
+    from stepward.server.core.slice_rows import Pass, Purge, Spread
 
 _DONE = (StepState.SUCCEEDED, StepState.SKIPPED)
 
@@ -22,7 +23,7 @@ def violations(
 ) -> Iterator[str]:
     """What is wrong with the passes and spreads of a job, and with what they have counted."""
     pass_ = reader.get(keys.job_pass(job_id))
-    assert pass_ is None or isinstance(pass_, rows.Pass)
+    assert pass_ is None or isinstance(pass_, slice_rows.Pass)
     spreading = _spreads(reader, job_id)
     if pass_ is not None:
         yield from _pass_violations(reader, job_id, pass_, steps)
@@ -41,6 +42,37 @@ def violations(
         yield from _undo_violations(progress, body, steps, pass_, spreading)
 
 
+def leftovers(reader: Reader, jobs: set[str]) -> Iterator[str]:
+    """What is there of jobs that are not: only what is still being removed. Every ended job will be removed, once."""
+    going: dict[str, list[Purge]] = {}
+    for key in reader.scan(keys.PURGE):
+        row = reader.get(key)
+        assert isinstance(row, slice_rows.Purge)
+        going.setdefault(keys.parse_purge(key)[1], []).append(row)
+    hidden = {job_id for job_id, purges in going.items() if any(purge.hidden for purge in purges)}
+    if hidden & jobs:
+        yield f"jobs {sorted(hidden & jobs)} have vanished, but are there"
+    for kind in (keys.STEP, keys.OUTPUT, keys.STEP_PROGRESS, keys.JOIN, keys.SPREAD, keys.HISTORY):
+        for key in reader.scan(kind):
+            job_id = key[1 : key.index(b"/")].decode()
+            if job_id not in jobs and job_id not in hidden:
+                yield f"row {key!r} of job {job_id}, which is not there"
+    for kind in (keys.PROGRESS, keys.PASS):
+        for key in reader.scan(kind):
+            if key[1:].decode() not in jobs:
+                yield f"row {key!r} of a job that is not there"
+    for key in reader.scan(keys.IDEMPOTENCY):
+        named = reader.get(key)
+        assert isinstance(named, rows.IdempotencyKey)
+        if named.job_id not in jobs:
+            yield f"an idempotency key names job {named.job_id}, which is not there"
+    for job_id in jobs:
+        progress = reader.get(keys.progress(job_id))
+        ended = isinstance(progress, rows.Progress) and progress.state in JOB_STATES_FINAL
+        if len(going.get(job_id, ())) != ended:
+            yield f"job {job_id} has ended: {ended}; it will be removed {len(going.get(job_id, ()))} times"
+
+
 def _pass_violations(reader: Reader, job_id: str, pass_: Pass, steps: dict[int, Step]) -> Iterator[str]:
     if reader.get(keys.pass_timer(pass_.timer_at_led_ms, job_id)) is None:
         yield f"{pass_.kind.name} has no timer"
@@ -52,7 +84,7 @@ def _spreads(reader: Reader, job_id: str) -> dict[int, Spread]:
     found: dict[int, Spread] = {}
     for key in reader.scan(keys.spreads(job_id)):
         row = reader.get(key)
-        assert isinstance(row, rows.Spread)
+        assert isinstance(row, slice_rows.Spread)
         found[keys.parse_subject(key[1:])[1]] = row
     return found
 
