@@ -77,6 +77,7 @@ baseline: env
 docs: $(VENV)/.stamp-server
 	$(BIN)/stepward demo trip --fast --docs docs
 	$(BIN)/stepward demo machines --fast --docs docs
+	$(BIN)/stepward demo orders --fast --docs docs
 
 bench: env
 	$(BIN)/python -m loadtest.bench $(BENCH)

@@ -22,8 +22,8 @@ def hold_until_released(folder: Path) -> None:
     """One C call that holds the interpreter until somebody writes into the pipe `release`."""
     pipe = os.open(folder / "release", os.O_RDWR)
     (folder / "held").write_text(str(os.getpid()))
+    # The pipe stays open: closing it would let others run before this handler has ended.
     ctypes.PyDLL(None).read(pipe, ctypes.create_string_buffer(1), 1)
-    os.close(pipe)
 
 
 @agent.action

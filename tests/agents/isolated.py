@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from stepward.agents import Agent, Context, Permanent, isolation
 # Far longer than any test waits: what sleeps so long ends with its process.
 FOR_EVER_S = 600
 
-agent = Agent(queue="isolated", slots=2, drain_timeout_seconds=0.5)
+agent = Agent(slots=2, drain_timeout_seconds=0.5)
 
 
 @agent.action(process=True)
@@ -31,10 +32,10 @@ def tell(ctx: Context, who: str) -> dict[str, object]:
 
 
 @agent.action(process=True)
-def beat(ctx: Context, path: str) -> str:
-    """Give signs of life until the file is there."""
+def beat(ctx: Context, path: str = "", folder: str = "") -> str:
+    """Give signs of life until the file is there, or `enough` in the folder."""
     ctx.heartbeat({"percent": 40})
-    while not Path(path).exists():
+    while not Path(path or f"{folder}/enough").exists():
         ctx.heartbeat()
     return "beaten"
 
@@ -65,6 +66,29 @@ def insist(path: str) -> None:
         time.sleep(FOR_EVER_S)
     finally:
         raise Permanent("nothing was booked", kind="Withdrawn")
+
+
+@agent.action(process=True)
+def beat_hard(ctx: Context, path: str) -> None:
+    """Say much without a pause, so that an interruption comes in the middle of it; then decide."""
+    try:
+        Path(path).write_text(str(os.getpid()))
+        while True:
+            ctx.heartbeat("x" * 4_000)
+    finally:
+        raise Permanent("nothing was booked", kind="Withdrawn")
+
+
+@agent.action(process=True)
+def leave_a_voice(ctx: Context) -> int:
+    """Return at once, and let a thread go on that speaks of it."""
+
+    def speak() -> None:
+        while True:
+            ctx.heartbeat({"voice": "of the one before"})
+
+    threading.Thread(target=speak, daemon=True).start()
+    return os.getpid()
 
 
 @agent.action(process=True)

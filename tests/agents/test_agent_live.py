@@ -13,6 +13,8 @@ import msgspec
 import pytest
 
 from stepward.agents import Agent, AgentError, AgentRefused, Context, DefinitionRefused, Permanent, RetryAfter, Unknown
+from stepward.agents.connection import Connection
+from stepward.agents.lag import StallWatch
 from stepward.agents.session import Session
 from stepward.v1 import agent_service_pb2 as wire
 from stepward.v1 import definition_pb2
@@ -323,6 +325,44 @@ async def test_h013_broken_io_thread_ends_the_process(stub: Stub, monkeypatch: p
     with pytest.raises(ZeroDivisionError):
         await asyncio.wait_for(task, BOUND_S)
     assert codes == [70]
+
+
+async def test_h013_broken_writer_ends_the_process(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """H013: a bug of ours is not taken for the end of a stream, which would only be followed by another."""
+    codes: list[int] = []
+
+    async def broken(connection: Connection, call: object) -> None:
+        break_down()
+
+    monkeypatch.setattr(os, "_exit", codes.append)
+    monkeypatch.setattr(Connection, "_write", broken)
+    task = asyncio.create_task(trip().serve([stub.address]))
+
+    with pytest.raises(ZeroDivisionError):
+        await asyncio.wait_for(task, BOUND_S)
+    assert codes == [70]
+
+
+async def test_handler_that_held_the_interpreter_is_named_also_when_it_is_the_first_to_be_heard(
+    stub: Stub, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whether its end is heard before the next tick is chance."""
+    held = threading.Event()
+
+    def woke(watch: StallWatch, now_ms: int, *, cpu_ms: int, ttl_ms: int) -> str:
+        was_held = held.is_set()
+        held.clear()
+        return "for_ms=9000" if was_held else ""
+
+    monkeypatch.setattr(StallWatch, "woke", woke)
+    agent = trip()
+    agent.action("culprit")(held.set)
+    async with serving(agent, stub.address):
+        stream = await stub.stream()
+        stream.offer(offer("a", 1, action="culprit"))
+        await stream.reported("a", "succeeded")
+
+    assert "interpreter_blocked for_ms=9000 lease=runs handlers=culprit:" in caplog.text
 
 
 def break_down(*arguments: object) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from stepward.agents import Agent, Context
 from stepward.server.core.limits import Limits
 from stepward.v1 import agent_service_pb2, common_pb2, definition_pb2, job_pb2, job_service_pb2
+from tests.agents.played import duration
 from tests.agents.stub import until
 from tests.agents.test_agent_live import serving
 from tests.agents.test_worker import alive, ended, ready, running
@@ -140,6 +141,7 @@ async def test_blocked_interpreter_that_goes_on_ends_the_process(tmp_path: Path)
         code, said = await ended(process)
 
     assert code == 70
+    assert "lease=ended handlers=hold-and-stay:" in said
     assert "(hold-and-stay) does not stop: its lease has ended" in said
 
 
@@ -221,12 +223,7 @@ async def test_h113_slot_is_free_when_the_handler_has_ended_and_no_sooner(tmp_pa
         second = await submit(stubs, "work", tmp_path)
         await stubs.jobs.CancelJob(job_service_pb2.CancelJobRequest(job_id=first), timeout=S)
         # Long enough for a grace of two seconds to be over, by the cluster's own sense of the agent's signs of life.
-        before_s = (await agent_of(stubs)).renewed_at.seconds
-
-        async def has_lived_on() -> bool:
-            return (await agent_of(stubs)).renewed_at.seconds >= before_s + 4
-
-        await nodes.eventually(has_lived_on, within_s=LOST_S_MAX)
+        await lives_for(stubs, 4)
         overlapped = (tmp_path / f"work-{second}").exists()
         waiting = await step_of(stubs, second)
         taken = (await agent_of(stubs)).slots_taken
@@ -238,6 +235,51 @@ async def test_h113_slot_is_free_when_the_handler_has_ended_and_no_sooner(tmp_pa
     assert not overlapped
     assert (waiting.state, waiting.attempts, taken) == (common_pb2.STEP_STATE_READY, 0, 1)
     assert (done.attempts, lives) == (1, True)
+
+
+async def define_with_heartbeat(stubs: Stubs, name: str) -> None:
+    """A step that asks for a sign of life every two seconds."""
+    timeouts = definition_pb2.Timeouts(heartbeat=duration(2_000))
+    await nodes.define(stubs, name, definition_pb2.Step(id=name, timeouts=timeouts))
+
+
+async def test_step_whose_handler_gives_signs_of_life_goes_on(tmp_path: Path) -> None:
+    """In a process of its own; few of the many travel, and none is missed for longer than two heartbeat timeouts."""
+    async with node(tmp_path) as (address, stubs), working(address, target="tests.agents.isolated"):
+        await define_with_heartbeat(stubs, "beat")
+        job_id = await submit(stubs, "beat", tmp_path)
+        await step_is(stubs, job_id, common_pb2.STEP_STATE_RUNNING)
+        await lives_for(stubs, 5)
+        (tmp_path / "enough").touch()
+        step = await step_is(stubs, job_id, common_pb2.STEP_STATE_SUCCEEDED)
+
+    assert step.attempts == 1
+
+
+async def test_step_whose_handler_is_silent_is_given_up_and_its_author_told(tmp_path: Path) -> None:
+    async with node(tmp_path) as (address, stubs), working(address) as process:
+        await define_with_heartbeat(stubs, "listen")
+        job_id = await submit(stubs, "listen", tmp_path)
+        await until((tmp_path / "heard").exists)
+
+        async def given_up() -> bool:
+            return (await step_of(stubs, job_id)).failure.kind == "HEARTBEAT_TIMEOUT"
+
+        await nodes.eventually(given_up, within_s=LOST_S_MAX)
+        process.terminate()
+        _, said = await ended(process)
+
+    assert "heartbeat_missing action=listen" in said
+
+
+async def lives_for(stubs: Stubs, seconds: int) -> None:
+    """Wait while the only agent gives signs of life for so long, by the cluster's own sense of them."""
+    before_s = (await agent_of(stubs)).renewed_at.seconds
+
+    async def has_lived_on() -> bool:
+        return (await agent_of(stubs)).renewed_at.seconds >= before_s + seconds
+
+    await nodes.eventually(has_lived_on, within_s=LOST_S_MAX)
 
 
 async def agent_of(stubs: Stubs) -> agent_service_pb2.Agent:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field, model_serializer
 
-from stepward.agents import Permanent, outcomes
+from stepward.agents import Agent, Permanent, outcomes
 from stepward.agents.action import Action
-from stepward.agents.testing import new_context
+from stepward.agents.testing import new_context, run_action
 
 
 class Wish(BaseModel):  # type: ignore[misc, unused-ignore]  # where pydantic is not installed its types are unknown
@@ -135,6 +135,16 @@ def test_output_that_does_not_fit_may_have_happened(function: Callable[..., Any]
     assert isinstance(outcome, outcomes.Failed)
     assert (outcome.kind, outcome.retryable, outcome.may_have_happened) == ("INVALID_OUTPUT", False, True)
     assert says in outcome.message
+
+
+async def test_handler_under_test_is_held_to_its_models() -> None:
+    agent = Agent()
+
+    @agent.action
+    def book(wish: Wish) -> Measured:
+        return Measured.model_construct(metres="far" if wish.days > 2 else 1.5)
+
+    assert await run_action(agent, "book", {"who": "Ada"}) == {"metres": 1.5, "note": None}
 
 
 WITHOUT = """

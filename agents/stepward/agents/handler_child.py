@@ -17,6 +17,7 @@ import socket
 import sys
 import threading
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from typing import Any, Final
 
@@ -67,9 +68,11 @@ class Child:
         while True:
             task = self._tasks.get()
             outcome = self._handle(task)
-            self._current = None
             sys.stdout.flush()
-            self._send(frames.Ended(outcome))
+            with self._sending:
+                # What it has left running may still speak, but not in the name of the next one.
+                self._current = None
+                frames.send(self._agent, frames.Ended(outcome))
 
     # On a thread of its own.
 
@@ -102,23 +105,27 @@ class Child:
     def _task(self, call: frames.Call) -> _Task:
         offer = wire.Offer.FromString(call.offer)
         facts = AttemptFacts.of(offer, call.deadline_ms)
-        return _Task(call, offer, Context(facts, steady_ms=steady_ms, on_progress=self._said))
+        said = partial(self._said, AttemptKey.of(offer.attempt))
+        return _Task(call, offer, Context(facts, steady_ms=steady_ms, on_progress=said))
 
     # On the main thread.
 
-    def _said(self, details: bytes) -> None:
+    def _said(self, key: AttemptKey, details: bytes) -> None:
         if threading.current_thread() is not self._main:
-            self._send(frames.Said(details))
+            self._say(key, details)
             return
-        # A frame that is interrupted would leave half of itself in the socket.
+        # A frame that is interrupted may leave half of itself in the socket: Linux writes small ones whole, but the
+        # contract of stream sockets does not promise it.
         interruptible, self._interruptible = self._interruptible, False
-        self._send(frames.Said(details))
+        self._say(key, details)
         self._interruptible = interruptible
         self._interrupt_if_due()
 
-    def _send(self, frame: frames.FromHandler) -> None:
+    def _say(self, key: AttemptKey, details: bytes) -> None:
         with self._sending:
-            frames.send(self._agent, frame)
+            task = self._current
+            if task is not None and key == AttemptKey.of(task.offer.attempt):
+                frames.send(self._agent, frames.Said(details))
 
     def _interrupt(self, signum: int, frame: FrameType | None) -> None:
         self._interrupt_if_due()
@@ -157,7 +164,8 @@ class Child:
 
     def _call(self, task: _Task, action: Action) -> Any:
         arguments = action.arguments(task.offer.input.data, task.offer.input.encoding, task.context)
-        self._send(frames.Began())
+        with self._sending:
+            frames.send(self._agent, frames.Began())
         self._interruptible = True
         # A cancel may have come before there was something to interrupt.
         self._interrupt_if_due()

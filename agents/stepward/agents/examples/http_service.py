@@ -79,6 +79,7 @@ class HttpService(Generic[CallT, AnswerT]):
         record: Where every call is written.
         entry: Makes the record's line: from the wall clock in ms, the call and its answer.
         slow_ms: How much later every call is answered.
+        hold_ms: How long a call is still on its way before the world sees it; asked when it comes in.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class HttpService(Generic[CallT, AnswerT]):
         record: Ledger,
         entry: Callable[[int, CallT, AnswerT], Struct],
         slow_ms: int = 0,
+        hold_ms: Callable[[CallT], int] = lambda call: 0,
     ) -> None:
         self._name = name
         self._world = world
@@ -97,6 +99,7 @@ class HttpService(Generic[CallT, AnswerT]):
         self._record = record
         self._entry = entry
         self._slow_ms = slow_ms
+        self._hold_ms = hold_ms
         self._connections: set[asyncio.Task[None]] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -138,6 +141,8 @@ class HttpService(Generic[CallT, AnswerT]):
         if request.method == "GET" and request.path == "/":
             return Refusal(status=200, message=f"this is {self._name}")
         call = self._call(request)
+        if hold_ms := self._hold_ms(call):
+            await asyncio.sleep(hold_ms / 1000)
         answer = self._world(call)
         await self._record.append(self._entry(time.time_ns() // 1_000_000, call, answer))
         delay_ms = self._slow_ms + answer.delay_ms

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 from stepward.agents import outcomes
-from stepward.agents.action import outcome_of_value
 from stepward.agents.agent import Agent
 from stepward.agents.clock import steady_ms
 from stepward.agents.context import AttemptFacts, Context
@@ -63,7 +62,7 @@ async def run_action(agent: Agent, action: str, input: Any = None, *, context: C
         value = await found.function(**arguments)
     else:
         value = await asyncio.to_thread(found.function, **arguments)
-    match outcome_of_value(value):
+    match found.outcome_of_value(value):
         case outcomes.Succeeded(output=output, encoding=outcomes.JSON):
             return msgspec.json.decode(output)
         case outcomes.Succeeded(output=output):

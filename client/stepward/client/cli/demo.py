@@ -9,7 +9,7 @@ import click
 from stepward.client.cli.session import reported
 
 # As in `stepward.client.demo.plays`, which would load the client.
-PLAYS = ("trip", "machines")
+PLAYS = ("trip", "machines", "orders")
 
 
 @click.command()
@@ -28,6 +28,7 @@ def demo(ctx: click.Context, play: str, fast: bool, docs: Path | None, keep: boo
     \b
     trip      books a trip: one completes, one is undone, one loses its agent
     machines  provisions a machine: long work that goes on, and an undo that needs a person
+    orders    fulfils an order: a payment whose silence may hide a charge
     """
     from stepward.client.demo import main
 

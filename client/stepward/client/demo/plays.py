@@ -56,6 +56,8 @@ class Play:
     """By whether it is to be fast."""
     act: Callable[[Scene], Kill | None]
     """What somebody does to the job or its agents meanwhile; it returns when nothing is left to do."""
+    settle: Callable[[Scene], None] = lambda scene: None
+    """Waits, when the job has ended, for what is still on its way in the outside world."""
     read: Callable[[Path], list[Any]]
     """The entries of the outside world's record."""
     number: Callable[[Any], str]
@@ -72,4 +74,4 @@ def play_of(name: str) -> Play:
 
 
 # Names, with the modules that have them.
-PLAYS = {"trip": "trips", "machines": "machines"}
+PLAYS = {"trip": "trips", "machines": "machines", "orders": "orders"}

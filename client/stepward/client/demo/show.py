@@ -79,6 +79,7 @@ def tell(story: Story, client: Client, stage: Stage, screen: Screen) -> Journey:
         scene = Scene(story, submitted.job_id, client, stage, screen, tree)
         kill = stage.play.act(scene)
         job = follow(scene, until=lambda job: job.state.final)
+        stage.play.settle(scene)
     journey = Journey(
         story=story, job=job, history=tuple(client.history(job.job_id)), agents=dict(stage.names), kill=kill
     )

@@ -55,40 +55,40 @@ def machines_agent(
         return await service.create(ctx, "addresses", wish)
 
     @agent.action
-    async def release_address(ctx: Context) -> None:
-        await service.delete(ctx, "addresses")
+    async def release_address(ctx: Context, idempotency_keys: list[str]) -> None:
+        await service.delete(ctx, "addresses", idempotency_keys)
 
     @agent.action
     async def create_volume(ctx: Context, wish: str) -> Created:
         return await service.create(ctx, "volumes", wish)
 
     @agent.action
-    async def delete_volume(ctx: Context) -> None:
-        await service.delete(ctx, "volumes")
+    async def delete_volume(ctx: Context, idempotency_keys: list[str]) -> None:
+        await service.delete(ctx, "volumes", idempotency_keys)
 
     @agent.action
     async def create_machine(ctx: Context, address: str, volume: str, image: str, parts: int) -> Created:
         return await install(service, ctx, wish=f"{image} at {address} with {volume}", parts=parts)
 
     @agent.action
-    async def delete_machine(ctx: Context) -> None:
-        await service.delete(ctx, "machines")
+    async def delete_machine(ctx: Context, idempotency_keys: list[str]) -> None:
+        await service.delete(ctx, "machines", idempotency_keys)
 
     @agent.action
     async def issue_keys(ctx: Context, wish: str) -> Created:
         return await service.create(ctx, "keys", wish)
 
     @agent.action
-    async def revoke_keys(ctx: Context) -> None:
-        await service.delete(ctx, "keys")
+    async def revoke_keys(ctx: Context, idempotency_keys: list[str]) -> None:
+        await service.delete(ctx, "keys", idempotency_keys)
 
     @agent.action
     async def register_name(ctx: Context, wish: str) -> Created:
         return await service.create(ctx, "names", wish)
 
     @agent.action
-    async def unregister_name(ctx: Context) -> None:
-        await service.delete(ctx, "names")
+    async def unregister_name(ctx: Context, idempotency_keys: list[str]) -> None:
+        await service.delete(ctx, "names", idempotency_keys)
 
     return agent
 

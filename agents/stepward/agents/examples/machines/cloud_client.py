@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 from stepward.agents import Context, Permanent, StepFailed
@@ -45,14 +47,15 @@ class CloudClient(Service):
         """
         await self._call(ctx, "/machines/install", {"part": part, "wish": wish})
 
-    async def delete(self, ctx: Context, kind: str) -> None:
-        """Delete what the step may have created. Whether anything is there, the cloud knows.
+    async def delete(self, ctx: Context, kind: str, keys: Sequence[str]) -> None:
+        """Delete what the step may have created, under any of its keys. Whether anything is there, the cloud knows.
 
         Raises:
             StepFailed: Refused, or the cloud was not reached. The kind is the cloud's, such as `Locked`.
             Unknown: It may have been deleted.
         """
-        await self._call(ctx, f"/{kind}/delete", {"of": ctx.idempotency_key.removesuffix("/undo")})
+        for key in keys:
+            await self._call(ctx, f"/{kind}/delete", {"of": key})
 
     async def _call(self, ctx: Context, path: str, fields: dict[str, object]) -> Answer:
         answer = await self.post(ctx, path, fields, Answer, seconds_max=ANSWER_S_MAX)
