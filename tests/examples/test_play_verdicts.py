@@ -59,7 +59,9 @@ def cloud_record(*, second_from: int = 3) -> list[cloud.Entry]:
     """What the cloud sees when all goes well; the second attempt of the second machine begins with this part."""
     calls = [cloud_call(number, kind, "create") for number in (1, 2, 3) for kind in KINDS]
     calls += [cloud_call(2, "machines", "install", part=part) for part in (1, 2, 3)]
-    calls += [cloud_call(2, "machines", "install", token=2, part=part) for part in range(second_from, 7)]
+    calls += [
+        cloud_call(2, "machines", "install", token=2, part=part) for part in range(second_from, machines.PARTS + 1)
+    ]
     calls += [cloud_call(3, kind, "delete", token=2) for kind in KINDS]
     world = cloud.Cloud()
     return [cloud.Entry(at_ms=0, call=call, answer=world.answer(call)) for call in calls]

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 DEFINITION = "machine"
 
-# Parts of a machine in the story in which its agent is killed, and how many are there by then. Progress is reported
-# once a second at most, so a part takes about as long.
-PARTS = 6
+# Parts of a machine in the story in which its agent is killed, and how many are there by then. How far it is travels
+# three times in the heartbeat's 6 s, so much is left when that is seen.
+PARTS = 10
 PARTS_BEFORE_KILL = 2
 PART_MS = 700
 
@@ -55,7 +55,7 @@ def stories(fast: bool) -> tuple[Story, ...]:
             "surely ended, another agent goes on with the part that it came to.",
             input={**everything, "image": f"debian-13, slow-{PART_MS}", "parts": PARTS},
             lesson="After each part the handler says how far it is (`ctx.heartbeat`). That keeps the attempt alive "
-            "(the definition allows 10 s of silence) and is what the next attempt finds in "
+            "(the definition allows 6 s of silence) and is what the next attempt finds in "
             "`ctx.last_progress`. What was done after the last report is asked for again; the cloud knows the "
             "part and does nothing.",
         ),

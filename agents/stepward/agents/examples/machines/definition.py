@@ -45,7 +45,7 @@ def machine() -> Definition:
             "parts": input_("parts"),
         },
         retry=RETRY,
-        timeouts=Timeouts(start_to_close="10m", heartbeat="10s"),
+        timeouts=Timeouts(start_to_close="10m", heartbeat="6s"),
         undo="delete-machine",
     )
     keys = definition.step(
