@@ -1,4 +1,4 @@
-"""Three machines: one is made, one changes agents half-way, and one is given back.
+"""Four machines: one is made, one changes agents half-way, one is given back, and one needs a person for that.
 
 Some words in a wish have a meaning for the cloud: `taken` is refused for good, `locked` cannot be deleted until
 somebody unlocks it, `slow-300` takes 300 ms.
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepward.client.demo.acting import kill_holder
-from stepward.client.demo.findings import Finding, completes, ended, listed, undone_in_order
+from stepward.client.demo.acting import follow, kill_holder
+from stepward.client.demo.findings import Finding, completes, ended, happened_to, listed, undone_in_order
 from stepward.client.demo.plays import Cast, Play, Scene
 from stepward.client.demo.stories import Journey, Kill, Story
 from stepward.client.values import JobState, Step, StepState
@@ -26,6 +26,8 @@ DEFINITION = "machine"
 PARTS = 10
 PARTS_BEFORE_KILL = 2
 PART_MS = 700
+
+REASON = "the volume was unlocked by its owner"
 
 
 def stories(fast: bool) -> tuple[Story, ...]:
@@ -69,20 +71,48 @@ def stories(fast: bool) -> tuple[Story, ...]:
             lesson="`NameTaken` stands in the definition among the kinds that are not worth another attempt. Volume "
             "and address have no order between them, so they are given back side by side.",
         ),
+        Story(
+            number=4,
+            name="machine 4",
+            title="Something cannot be given back until a person helps",
+            promise="The name is taken again, and the volume is locked: its undo fails, and the job waits for a "
+            "person. The volume is unlocked, the undo is tried again, and the job ends as if nothing had "
+            "happened.",
+            input={**everything, "name": "db-1.example.org, taken", "volume": "100 GB, locked"},
+            lesson="An undo that has failed for good is never passed over in silence: the job stays ESCALATED until "
+            "somebody says what is to be done. Here that is `stepward job retry JOB volume --reason TEXT`, after the "
+            "volume was unlocked. The address, which has no order with the volume, did not wait for it.",
+        ),
     )
 
 
 def act(scene: Scene) -> Kill | None:
-    """Kill the agent of the second machine."""
-    if scene.story.number != 2:
-        return None
-    return kill_holder(scene, "machine", when=came_half_way)
+    """Kill the agent of the second machine; be the person whom the fourth one needs."""
+    match scene.story.number:
+        case 2:
+            return kill_holder(scene, "machine", when=came_half_way)
+        case 4:
+            unlock_and_retry(scene)
+    return None
 
 
 def came_half_way(step: Step) -> bool:
     """Whether the machine is being installed and some parts are reported."""
     progress = step.progress or {}
     return step.state is StepState.RUNNING and progress.get("part", 0) >= PARTS_BEFORE_KILL
+
+
+def unlock_and_retry(scene: Scene) -> None:
+    """What an operator does with a job that waits for one: mend the cause, and try again."""
+    from stepward.client.demo.cloud_console import unlock
+
+    follow(scene, until=lambda job: job.state is JobState.ESCALATED)
+    key = f"{scene.job_id}/volume/1"
+    scene.screen.say(
+        f"  a person unlocks the volume, and says: stepward job retry {scene.job_id} volume", "bold yellow"
+    )
+    unlock(scene.stage.service_address, key)
+    scene.client.retry_step(scene.job_id, "volume", reason=REASON)
 
 
 def file() -> Path:
@@ -107,12 +137,15 @@ def number(answer: Answer) -> str:
 
 def judge(journeys: Sequence[Journey], entries: Sequence[Entry]) -> list[Finding]:
     """From the histories, and from the record."""
-    first, second, third = journeys
+    first, second, third, fourth = journeys
     return [
         *completes(first),
         *_goes_on(second, entries),
         ended(third, JobState.COMPENSATED),
         undone_in_order(third, {"keys"}, {"machine"}, {"address", "volume"}),
+        ended(fourth, JobState.COMPENSATED),
+        undone_in_order(fourth, {"keys"}, {"machine"}, {"address", "volume"}),
+        *_needed_a_person(fourth),
         *_record(journeys, entries),
     ]
 
@@ -141,6 +174,23 @@ def _goes_on(journey: Journey, entries: Sequence[Entry]) -> list[Finding]:
     ]
 
 
+def _needed_a_person(journey: Journey) -> list[Finding]:
+    undone = happened_to(journey.history, "UndoSucceeded")
+    reasons = [event.detail for event in journey.history if REASON in event.detail]
+    return [
+        Finding(
+            claim=f"{journey.story.name} waited for a person, and the retry and its reason stand in the history",
+            seen=listed(reasons) or "nothing",
+            holds=bool(reasons),
+        ),
+        Finding(
+            claim="the address did not wait for the volume, which a person had to unlock",
+            seen=f"undone: {listed(undone)}",
+            holds=undone[-1:] == ["volume"],
+        ),
+    ]
+
+
 def _record(journeys: Sequence[Journey], entries: Sequence[Entry]) -> list[Finding]:
     from stepward.agents.examples.machines import cloud_record
 
@@ -157,7 +207,7 @@ def _record(journeys: Sequence[Journey], entries: Sequence[Entry]) -> list[Findi
 
 
 INTRODUCTION = """\
-# Three machines, batch by batch
+# Four machines, batch by batch
 
 This page was written by `stepward demo machines --fast --docs docs`: it is what a real run did, not what it should do.
 `make docs` writes it anew.
