@@ -42,7 +42,7 @@ def undos(*steps: str) -> tuple[HistoryEvent, ...]:
 def helped(last: str, *, reason: str = machines.REASON) -> tuple[HistoryEvent, ...]:
     """The undo of a root failed, a person tried it again, and it ended last."""
     first = "address" if last == "volume" else "volume"
-    retried = replace(event(30, "UndoRetried", "volume"), detail=reason)
+    retried = replace(event(30, "UndoRetryRequested", "volume"), detail=reason)
     return (*undos("keys", "machine", first), retried, *(replace(one, revision=40) for one in undos(last)))
 
 
