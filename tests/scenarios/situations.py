@@ -5,9 +5,10 @@ The step is "pay" of flight -> pay -> tell; pay and flight can be undone, and pa
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from stepward.server.core.commands import (
+    Accepted,
     CancelJob,
     Failed,
     PauseJob,
@@ -33,16 +34,24 @@ FLIGHTS, PAYMENTS = "agent-flights", "agent-payments"
 DOWN = Failed("Down", "503", retryable=True)
 NO_ANSWER = Unknown("NoAnswer", "after sending")
 
-BODY: Final = DefinitionBody(
-    "trip",
-    (
+
+def trip(**pay: Any) -> DefinitionBody:
+    """The definition, with something special of the payment."""
+    retry = RetrySpec(attempts_max=2)
+    steps = (
         step_spec("flight", dependents=(1,)),
-        step_spec("pay", needs=(0,), dependents=(2,), effect=Effect.NON_IDEMPOTENT, retry=RetrySpec(attempts_max=2)),
+        step_spec(STEP, needs=(0,), dependents=(2,), effect=Effect.NON_IDEMPOTENT, retry=retry, **pay),
         step_spec("tell", needs=(1,), undo=False),
-    ),
-    b"",
-    b"",
-)
+    )
+    return DefinitionBody("trip", steps, b"", b"")
+
+
+BODY: Final = trip()
+# Somebody can be asked whether a payment went through.
+ASKED: Final = trip(verify=True)
+# A refund must not be made twice either.
+ONCE: Final = trip(undo_effect=Effect.NON_IDEMPOTENT)
+QUESTIONS = "agent-questions"
 
 
 def do(world: World, command: AnyCommand) -> None:
@@ -217,6 +226,47 @@ def remains(world: World) -> None:
     world.report(FLIGHTS, JOB, "flight", DONE)
 
 
+def having(body: DefinitionBody, reach: Callable[[World], None]) -> Callable[[World], None]:
+    """The same with another definition. It is stored first, so that the usual one is no newer version."""
+
+    def reach_with(world: World) -> None:
+        world.define(body)
+        reach(world)
+
+    return reach_with
+
+
+def ask_ready(world: World) -> None:
+    """Nobody knows whether it went through, and nobody answers."""
+    running(world)
+    no_answer(world)
+
+
+def ask_offered(world: World) -> None:
+    """Somebody is asked."""
+    ask_ready(world)
+    world.open(QUESTIONS, ("ask-pay",))
+
+
+def ask_running(world: World) -> None:
+    """And looks."""
+    ask_offered(world)
+    world.report(QUESTIONS, JOB, STEP, Started())
+
+
+def ask_waits_for_retry(world: World) -> None:
+    """And could not."""
+    ask_running(world)
+    world.report(QUESTIONS, JOB, STEP, DOWN)
+
+
+def undo_unknown(world: World) -> None:
+    """Nobody knows whether the refund was made, and it must not be made twice."""
+    undo_offered(world)
+    world.report(PAYMENTS, JOB, STEP, Accepted())
+    world.report(PAYMENTS, JOB, STEP, NO_ANSWER)
+
+
 def paused(reach: Callable[[World], None]) -> Callable[[World], None]:
     """The same, and then the job was paused."""
 
@@ -247,12 +297,18 @@ SITUATIONS: Final[dict[str, Callable[[World], None]]] = {
     "RUNNING RETRY_WAIT fence": waits_for_fence,
     "RUNNING SUCCEEDED": succeeded,
     "RUNNING SKIPPED": skipped,
+    "RUNNING VERIFY_READY": having(ASKED, ask_ready),
+    "RUNNING VERIFY_OFFERED": having(ASKED, ask_offered),
+    "RUNNING VERIFY_RUNNING": having(ASKED, ask_running),
+    "RUNNING VERIFY_RETRY_WAIT": having(ASKED, ask_waits_for_retry),
     "ESCALATED ESCALATED": escalated,
     "PAUSED PENDING": paused(submitted),
     "PAUSED READY": paused(ready),
     "PAUSED OFFERED": paused(offered),
     "PAUSED RUNNING": paused(running),
     "PAUSED RETRY_WAIT": paused(waits_for_retry),
+    "PAUSED VERIFY_READY": having(ASKED, paused(ask_ready)),
+    "PAUSED VERIFY_RUNNING": having(ASKED, paused(ask_running)),
     "PAUSED ESCALATED": paused(escalated),
     "PAUSED ESCALATED since": in_paused(running, no_answer),
     "PAUSED SUCCEEDED": paused(succeeded),
@@ -268,6 +324,7 @@ SITUATIONS: Final[dict[str, Callable[[World], None]]] = {
     "COMPENSATING UNDO_SKIPPED": undo_skipped,
     "COMPENSATING COMPENSATED": undone,
     "ESCALATED UNDO_FAILED": undo_failed,
+    "ESCALATED UNDO_OUTCOME_UNKNOWN": having(ONCE, undo_unknown),
     "COMPLETED SUCCEEDED": completed,
     "COMPENSATED COMPENSATED": compensated,
     "CANCELLED CANCELLED": cancelled,
@@ -278,4 +335,4 @@ SITUATIONS: Final[dict[str, Callable[[World], None]]] = {
 
 def agents_of_all(world: World, session_id: str) -> None:
     """An agent that can do all that is left."""
-    world.open(session_id, actions_of(BODY), slots=10)
+    world.open(session_id, tuple({*actions_of(BODY), *actions_of(ASKED)}), slots=10)
