@@ -19,11 +19,12 @@ from stepward.server.core.commands import (
     TerminateJob,
     VerbDone,
 )
+from stepward.server.core.limits import Limits
 from stepward.server.core.rejections import Rejection
-from stepward.server.core.rows import JOB_STATES_FINAL, EventType, JobState, Payload, StepState
-from tests.core.world import World
+from stepward.server.core.rows import JOB_STATES_FINAL, DefinitionBody, EventType, JobState, Payload, StepState
+from tests.core.world import World, actions_of, step_spec
 from tests.scenarios.situations import BODY, JOB, PAYMENTS, SITUATIONS, STEP, agents_of_all
-from tests.scenarios.trips import DONE, renew, sweep
+from tests.scenarios.trips import DONE, GONE, renew, sweep
 from tests.scenarios.verb_table import TABLE
 
 if TYPE_CHECKING:
@@ -191,3 +192,29 @@ def test_progress_of_what_is_passed_over_is_forgotten() -> None:
     world.one(VERBS["skip"])
 
     assert world.reader.get(key) is None
+
+
+def test_a_job_that_is_ended_leaves_nobody_to_be_told() -> None:
+    """Also when its slices have become larger since, as with a newer version, so that it ends in one batch."""
+    count = 4
+    needed = tuple(range(count))
+    steps = [step_spec(f"s{n}", dependents=(count,)) for n in needed]
+    body = DefinitionBody("wide", (*steps, step_spec("last", needs=needed)), b"", b"")
+    world = World(limits=Limits(session_ttl_ms=3_000, activation_slice=1, told_least=1))
+    world.define(body)
+    world.open(PAYMENTS, actions_of(body), slots=10)
+    world.submit(JOB, "wide")
+    for n in needed:
+        sweep(world)
+        world.report(PAYMENTS, JOB, f"s{n}", DONE)
+    world.report(PAYMENTS, JOB, "last", GONE)
+    while not world.reader.count(keys.spreads(JOB)):
+        world.now_ms += 1
+        sweep(world)
+
+    world.limits = Limits(session_ttl_ms=3_000)
+    world.one(VERBS["terminate"])
+
+    assert world.job_state(JOB) == "FAILED"
+    assert world.reader.count(keys.spreads(JOB)) == 0
+    check(world)
