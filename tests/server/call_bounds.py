@@ -161,7 +161,7 @@ BOUNDS: dict[str, list[Bound]] = {
     "JobService/CountJobs": [names("namespace"), *FILTER],
     "JobService/WatchJob": [],
     "JobService/WatchJobs": [],
-    "JobService/CancelJob": verb()[:1],
+    "JobService/CancelJob": verb(),
     "JobService/GetJobHistory": [page()],
     "DefinitionService/ApplyDefinition": [names("namespace")._replace(reason="INVALID_DEFINITION"), DEFINITION],
     "DefinitionService/ValidateDefinition": [],
@@ -215,7 +215,6 @@ UNBOUNDED: dict[str, str] = {
     "held_is_complete": "both values mean something",
     "undone": "both values mean something",
     "token": "one that is not the attempt's is stale",
-    "actor": "is not kept yet",
     "drain": "empty",
     # Fields of messages whose bound is on how many there are.
     "held": "each names an attempt that may not exist",
