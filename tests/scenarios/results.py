@@ -92,7 +92,7 @@ def changed(before: Before, reader: Reader, changes: Mapping[bytes, Row | None])
                 subjects.setdefault((job_id, event.ordinal), []).append(event)
         elif key[:1] == keys.PROGRESS:
             subjects.setdefault((keys.progress_job_id(key), JOB), [])
-        elif key[:1] == keys.STEP:
+        elif key[:1] == keys.STEP and row is not None:
             subjects.setdefault(keys.parse_subject(key[1:]), [])
     for (job_id, ordinal), events in sorted(subjects.items()):
         told += _subject(before, reader, job_id, ordinal, events)
@@ -110,6 +110,8 @@ def _subject(before: Before, reader: Reader, job_id: str, ordinal: int, events: 
     name = job_id if ordinal == JOB else f"{job_id} {step_id(reader, job_id, ordinal)}"
     state, state_before = _state(reader.get(key)), _state(before.rows.get(key))
     parts = [f"{state_before} -> {state}" if state_before else state] if state != state_before else []
+    if state_before and not state:
+        parts = [f"{state_before} -> removed"]
     parts += [_event(event) for event in events]
     return [f"{name}: {'; '.join(parts)}"] if parts else []
 
