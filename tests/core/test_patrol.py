@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from stepward.server.core import keys, rows
-from stepward.server.core.commands import CancelJob, Sweep, Swept
+from stepward.server.core.commands import CancelJob, Sweep, Swept, TerminateJob
 from stepward.server.core.decide import decide
 from stepward.server.core.limits import Limits
 from stepward.server.core.rows import Clock, DefinitionBody, EventType, JobState
@@ -126,6 +126,12 @@ def test_a_job_that_is_being_undone_may_be_stuck_as_well() -> None:
 
     assert beat(world) == ("j1",)
     assert world.job_state("j1") == "ESCALATED"
+    failure = world.progress("j1").failure
+    assert failure is not None
+    # To cancel it once more would begin nothing anew.
+    assert failure.message.endswith("then terminate the job")
+    world.one(TerminateJob("j1", "stuck", "ada"))
+    assert world.job_state("j1") == "FAILED"
 
 
 def test_each_beat_looks_at_some_jobs_and_the_next_goes_on() -> None:

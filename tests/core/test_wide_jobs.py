@@ -16,6 +16,7 @@ from stepward.server.core.commands import (
     AttemptRef,
     AttemptReport,
     CancelJob,
+    Declined,
     Failed,
     ReportAttempts,
     Succeeded,
@@ -105,6 +106,27 @@ def test_the_widest_job_completes_at_the_cost_of_a_narrow_one(monkeypatch: pytes
     (narrow_gets, narrow_puts), (wide_gets, wide_puts) = per_step.values()
     assert wide_gets <= 2 * narrow_gets
     assert wide_puts <= 2 * narrow_puts
+
+
+def test_nothing_is_told_on_of_a_job_that_has_ended() -> None:
+    """What a full batch had left to tell goes with the job: its removal would leave a timer that leads nowhere."""
+    world, _ = started(
+        DefinitionBody("loose", tuple(step_spec(f"s{n}") for n in range(9)), b"", b""),
+        limits=Limits(batch_writes_max=15, told_least=2),
+        slots=1,
+    )
+    assert world.store.count(keys.SPREAD) == 1
+    # The batches that follow have room.
+    world.limits = Limits()
+
+    world.one(CancelJob("j1", "no"))
+    for key in list(world.reader.scan(keys.ASSIGNMENT)):
+        _, token, job_id, ordinal = keys.parse_assignment(key)
+        world.report("crew", job_id, f"s{ordinal}", Declined(handed_back=False), token=token)
+
+    assert world.job_state("j1") == "CANCELLED"
+    assert left_over(world) == 0
+    check(world)
 
 
 def test_an_outcome_costs_what_its_step_is_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,7 @@ def activate(batch: Batch, job_id: str, ordinal: int) -> None:
     from stepward.server.core import compensation  # noqa: PLC0415 - the two rules call each other
 
     failed = batch.move(job_id, ordinal, step, StepState.FAILED, NO_TIMER, failure=failure)
-    batch.event(job_id, EventType.StepFailed, ordinal=ordinal, detail=f"{failure.kind}: {failure.message}")
+    batch.event(job_id, EventType.StepFailed, ordinal=ordinal, detail=failure.told)
     compensation.step_failed(batch, job_id, ordinal, failed)
 
 

@@ -102,7 +102,7 @@ def _close(batch: Batch, job_id: str, ordinal: int, step: Step, how: End, failur
         attempt=number,
         token=step.token,
         session_id=step.session_id,
-        detail=_described(failure),
+        detail=failure.told,
     )
     return batch.keep(
         job_id,
@@ -128,10 +128,6 @@ def let_go(batch: Batch, job_id: str, ordinal: int, step: Step, why: CancelReaso
     asks = assignment.part is Part.VERIFY
     lingering = _linger(batch, step, Lingering(step.session_id, step.token, asks=asks))
     return batch.keep(job_id, ordinal, step, lingering=lingering, maybe_done=True)
-
-
-def _described(failure: Failure) -> str:
-    return f"{failure.kind}: {failure.message}" if failure.message else failure.kind
 
 
 def fence_of(batch: Batch, session_id: str) -> int:
@@ -212,7 +208,7 @@ def _give_up(batch: Batch, job_id: str, ordinal: int, step: Step, phase: Phase, 
     harmless = _repeating_is_harmless(batch, job_id, ordinal, phase)
     match phase.part:
         case Part.VERIFY:
-            verifying.not_told(batch, job_id, ordinal, step, _described(failure))
+            verifying.not_told(batch, job_id, ordinal, step, failure.told)
         case Part.UNDO if unknown and not harmless:
             compensation.undo_unknown(batch, job_id, ordinal, step, failure)
         case Part.UNDO:
@@ -243,7 +239,7 @@ def _nobody_knows(how: End, failure: Failure) -> bool:
 
 def _fail(batch: Batch, job_id: str, ordinal: int, step: Step, failure: Failure) -> None:
     failed = batch.move(job_id, ordinal, step, StepState.FAILED, NO_TIMER, failure=failure)
-    batch.event(job_id, EventType.StepFailed, ordinal=ordinal, detail=_described(failure))
+    batch.event(job_id, EventType.StepFailed, ordinal=ordinal, detail=failure.told)
     compensation.step_failed(batch, job_id, ordinal, failed)
 
 

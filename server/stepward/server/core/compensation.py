@@ -77,14 +77,14 @@ def _retry_failed_undos(batch: Batch, command: CancelJob) -> None:
             "ask again in a second for those that failed meanwhile",
             job_id=job_id,
         )
-    text = "failed undos are tried again" + (f": {command.reason}" if command.reason else "")
-    batch.event(job_id, EventType.JobCancelRequested, detail=text, actor=command.actor)
+    batch.event(job_id, EventType.JobCancelRequested, detail=command.reason, actor=command.actor)
     passes.begin(batch, job_id, PassKind.UNDO_RETRY)
 
 
 def retry_undo(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
     """Visit of UNDO_RETRY. What nobody knows the outcome of and may not be repeated waits to be named by a person."""
     if step.state is StepState.UNDO_FAILED:
+        batch.event(job_id, EventType.UndoRetryRequested, ordinal=ordinal)
         start_undo(batch, job_id, ordinal, step)
         no_longer_waits(batch, job_id)
 
@@ -103,7 +103,7 @@ def step_failed(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
 def escalate(batch: Batch, job_id: str, ordinal: int, step: Step, failure: Failure) -> None:
     """A step waits for a person. Branches that do not depend on it go on."""
     batch.move(job_id, ordinal, step, StepState.ESCALATED, NO_TIMER, failure=failure)
-    batch.event(job_id, EventType.StepEscalated, ordinal=ordinal, detail=f"{failure.kind}: {failure.message}")
+    batch.event(job_id, EventType.StepEscalated, ordinal=ordinal, detail=failure.told)
     _escalate_job(batch, job_id, failure)
 
 
@@ -340,14 +340,14 @@ def _count_ended(batch: Batch, job_id: str, ordinal: int) -> None:
 def undo_failed(batch: Batch, job_id: str, ordinal: int, step: Step, failure: Failure) -> None:
     """An undo failed for good: a person must look. It holds only what must come after it."""
     batch.move(job_id, ordinal, step, StepState.UNDO_FAILED, NO_TIMER, failure=failure)
-    batch.event(job_id, EventType.UndoFailed, ordinal=ordinal, detail=f"{failure.kind}: {failure.message}")
+    batch.event(job_id, EventType.UndoFailed, ordinal=ordinal, detail=failure.told)
     _escalate_job(batch, job_id, replace(failure, step_id=batch.spec(job_id, ordinal).id))
 
 
 def undo_unknown(batch: Batch, job_id: str, ordinal: int, step: Step, failure: Failure) -> None:
     """Nobody can tell whether an undo that may not be repeated has happened: a person must look."""
     batch.move(job_id, ordinal, step, StepState.UNDO_OUTCOME_UNKNOWN, NO_TIMER, failure=failure)
-    batch.event(job_id, EventType.UndoOutcomeUnknown, ordinal=ordinal, detail=f"{failure.kind}: {failure.message}")
+    batch.event(job_id, EventType.UndoOutcomeUnknown, ordinal=ordinal, detail=failure.told)
     _escalate_job(batch, job_id, replace(failure, step_id=batch.spec(job_id, ordinal).id))
 
 
@@ -361,5 +361,7 @@ def _end_job(batch: Batch, job_id: str) -> None:
     else:
         state, type_ = JobState.COMPENSATED, EventType.JobCompensated
     passes.end(batch, job_id)
+    # A success may still wait to be told to others, which will never begin.
+    spreads.end(batch, job_id)
     batch.put_progress(job_id, progress, state=state, ended_wall_ms=batch.moment.wall_ms)
     batch.event(job_id, type_)

@@ -116,9 +116,11 @@ def _is_due(batch: Batch, job_id: str, ordinal: int, step: Step) -> bool:
 def _give_to_a_person(batch: Batch, job_id: str, progress: Progress) -> None:
     open_ = progress.undo_open if progress.undoing else progress.steps_open
     what = "undos have not ended" if progress.undoing else "steps have not succeeded"
+    # A cancel of what is being undone begins nothing anew: how far that was is what nobody knows any more.
+    verb = "terminate" if progress.undoing else "cancel or terminate"
     text = (
         f"{open_} {what}, but none is ready, at work, due or waits for a person ({progress.state.name}); this is a bug "
-        "of the server: look at the job's history, then cancel or terminate the job"
+        f"of the server: look at the job's history, then {verb} the job"
     )
     batch.event(job_id, EventType.JobStuck, detail=text)
     batch.put_progress(job_id, progress, state=JobState.ESCALATED, failure=Failure(STUCK, text, retryable=False))

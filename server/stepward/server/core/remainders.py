@@ -14,7 +14,7 @@ from stepward.server.core.termination import TERMINATED
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from stepward.server.core.rows import Failure, Progress, Step, StepSpec
+    from stepward.server.core.rows import Progress, Step, StepSpec
 
 # What a job says of what it left behind is listed once there may be something: a completed one has nothing to tell.
 TOLD_IN = JOB_STATES_FINAL - {JobState.COMPLETED} | {JobState.ESCALATED}
@@ -56,9 +56,9 @@ def _reason(spec: StepSpec, step: Step, progress: Progress) -> str:
     failure = step.failure
     match step.state:
         case StepState.UNDO_FAILED if failure is not None:
-            return f"its undo failed: {_told(failure)}"
+            return f"its undo failed: {failure.told}"
         case StepState.UNDO_OUTCOME_UNKNOWN if failure is not None:
-            return f"nobody knows whether its undo happened: {_told(failure)}"
+            return f"nobody knows whether its undo happened: {failure.told}"
         case StepState.UNDO_SKIPPED if failure is not None and failure.kind == PASSED_OVER:
             return failure.message
     if progress.state in JOB_STATES_FINAL:
@@ -74,7 +74,3 @@ _UNDER_WAY = (StepState.UNDO_READY, StepState.UNDO_OFFERED, StepState.UNDO_RUNNI
 def _ended_without(progress: Progress) -> str:
     kind = "" if progress.failure is None else progress.failure.kind
     return "the job was terminated" if kind == TERMINATED else f"the job was ended without undoing it: {kind}"
-
-
-def _told(failure: Failure) -> str:
-    return f"{failure.kind}: {failure.message}" if failure.message else failure.kind

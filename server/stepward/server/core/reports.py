@@ -149,7 +149,7 @@ def _describe(event: AttemptEvent) -> str:
         case Succeeded():
             return "success"
         case Failed(kind=kind, message=message) | Unknown(kind=kind, message=message):
-            return f"{type(event).__name__.lower()} {kind}: {message}"
+            return f"{type(event).__name__.lower()} {Failure(kind, message).told}"
         case _:
             return type(event).__name__.lower()
 

@@ -138,6 +138,11 @@ class Failure(Value, frozen=True):
     step_id: str = ""
     retryable: bool = True
 
+    @property
+    def told(self) -> str:
+        """What happened, in words: its kind, and what was said of it, if anything."""
+        return f"{self.kind}: {self.message}" if self.message else self.kind
+
 
 class RetrySpec(Value, frozen=True):
     """How failed attempts are repeated. `time_ms_max` 0: no bound."""

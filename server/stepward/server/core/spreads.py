@@ -40,7 +40,7 @@ def go_on(batch: Batch, job_id: str, source: int) -> None:
 
 
 def end(batch: Batch, job_id: str) -> None:
-    """A job was ended at once: whoever has not been told need not be."""
+    """A job has ended: whoever has not been told need not be."""
     for key in list(batch.draft.keys(keys.spreads(job_id))):
         _forget(batch, job_id, keys.parse_subject(key[1:])[1], batch.draft.require(key, slice_rows.Spread))
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # Kind of the failure of a step whose undo a person passed over; the message says who and why.
 PASSED_OVER = "PASSED_OVER"
+# Why nothing can be done to a step that the walk that stops its job has perhaps not come to yet.
+_STOPPING = "its job is being undone, and what goes forward is stopped"
 
 
 def retry_step(batch: Batch, command: RetryStep) -> VerbDone:
@@ -38,7 +40,7 @@ def retry_step(batch: Batch, command: RetryStep) -> VerbDone:
             return VerbDone(job_id, already=True)
         _retry_requested(batch, command, ordinal, undo=phase.undo)
         attempts.try_again(batch, job_id, ordinal, step)
-    elif step.state is StepState.ESCALATED:
+    elif step.state is StepState.ESCALATED and goes_on:
         _retry_requested(batch, command, ordinal, undo=False)
         deadlines.renew(batch, job_id)
         _rerun(batch, job_id, ordinal, step)
@@ -48,7 +50,8 @@ def retry_step(batch: Batch, command: RetryStep) -> VerbDone:
         compensation.start_undo(batch, job_id, ordinal, step)
         compensation.no_longer_waits(batch, job_id)
     else:
-        raise _wrong_state(command, step.state, "only what waits for a person or for its next attempt is tried again")
+        rule = "only what waits for a person or for its next attempt is tried again" if goes_on else _STOPPING
+        raise _wrong_state(command, step.state, rule)
     return VerbDone(job_id, already=False)
 
 
@@ -87,13 +90,15 @@ def skip_step(batch: Batch, command: SkipStep) -> VerbDone:
         return VerbDone(command.job_id, already=True)
     progress = open_job(batch, command.job_id, f"step {command.step_id!r} cannot be passed over")
     phase = states.phase(step.state)
-    active = {phase.ready, phase.offered, phase.running, phase.retry_wait}
+    at_work = {phase.ready, phase.offered, phase.running, phase.retry_wait, StepState.ESCALATED}
     if step.state in states.UNDO_OPEN and step.state is not StepState.UNDO_SKIPPED:
         _skip_undo(batch, command, ordinal, step)
-    elif step.state is StepState.ESCALATED or (step.state in active and advance.goes_forward(progress)):
+    elif step.state in at_work and advance.goes_forward(progress):
         _skip_action(batch, command, ordinal, step)
     else:
-        raise _wrong_state(command, step.state, "only what has become ready and has not ended can be passed over")
+        stopping = step.state in at_work and not progress.undoing
+        rule = _STOPPING if stopping else "only what has become ready and has not ended can be passed over"
+        raise _wrong_state(command, step.state, rule)
     return VerbDone(command.job_id, already=False)
 
 
@@ -144,7 +149,10 @@ def take_back(batch: Batch, job_id: str, ordinal: int, step: Step, why: CancelRe
     if step.state not in states.HELD:
         return step
     key = keys.assignment(step.session_id, step.token, job_id, ordinal)
-    assignment = batch.draft.require(key, rows.Assignment)
+    assignment = batch.draft.read(key, rows.Assignment)
+    if assignment is None:
+        # A bug of ours, of the kind that `patrol` finds; it must not keep a person from ending it.
+        return batch.keep(job_id, ordinal, step, maybe_done=True)
     if step.state is phase.offered and assignment.start is StartMode.ON_ACCEPT:
         batch.draft.delete(key)
         return step

@@ -34,8 +34,8 @@ def violations(
             yield f"the spread of {source} has nobody left to tell"
     # A job that was paused, or went on, may end before that walk has; then the walk is forgotten.
     walked = pass_ is not None and pass_.kind not in (PassKind.PAUSE, PassKind.RESUME)
-    if progress.state in JOB_STATES_FINAL and (walked or any(s.undo for s in spreading.values())):
-        yield f"{progress.state.name}, but its steps are still walked"
+    if progress.state in JOB_STATES_FINAL and (walked or spreading):
+        yield f"{progress.state.name}, but its steps are still walked or told"
     if not advance.is_given_up(progress):
         yield from _join_violations(reader, job_id, body, steps, spreading)
     if progress.undoing and not progress.terminating and (pass_ is None or pass_.kind is not PassKind.UNDO_COUNT):
