@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from typing_extensions import override
 
-from stepward.server.core import keys, rows
+from stepward.server.core import epoch_rows, keys, rows
 from stepward.server.core.commands import Command
 from stepward.server.core.decide import Decision, Moment
 from stepward.server.core.reader import Reader
@@ -26,14 +26,13 @@ from tests.logbook.toy import Add, Ask, Counted, Fail, Name, answers, at, propos
 
 
 def test_first_step_opens_an_epoch() -> None:
-    """A cluster of one leads at once, and says so with a batch that changes no row."""
+    """A cluster of one leads at once, and says so with a batch that tells when."""
     outbox = toy.start(toy.new_store()).step(at(0), [])
 
     assert outbox.standing.leads
     assert (outbox.standing.epoch, outbox.standing.term, outbox.standing.head.sequence) == (1, 1, 1)
-    assert [(one.sequence, one.epoch, one.changes, one.puts, one.deletes) for one in outbox.applied] == [
-        (1, 1, {}, [], [])
-    ]
+    opened = (keys.EPOCH, keys.encode_row(epoch_rows.Epoch(epoch=1, log_ms=0)))
+    assert [(one.sequence, one.epoch, one.puts, one.deletes) for one in outbox.applied] == [(1, 1, [opened], [])]
 
 
 def test_commands_of_the_first_step_are_decided_in_it() -> None:

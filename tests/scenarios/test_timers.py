@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from stepward.server.core import keys, rows
+from stepward.server.core import epoch_rows, keys, rows
 from stepward.server.core.commands import Failed, RenewSession, Started, Stopped, Sweep, Swept
 from stepward.server.core.limits import Limits
 from stepward.server.core.rows import DefinitionBody, Effect, EventType, OnUnknown, RetrySpec, StartMode
@@ -22,6 +22,12 @@ def new_leader(world: World) -> None:
     """Another leadership: nothing is known but the rows."""
     world.epoch += 1
     world.reader = LiveRows(world.store)
+
+
+def opens_epoch(world: World) -> None:
+    """The batch with which a new leader begins."""
+    with world.batch() as batch:
+        batch.draft.put(keys.EPOCH, epoch_rows.Epoch(world.epoch, world.now_ms))
 
 
 def times_of(world: World, job_id: str, type_: EventType) -> list[int]:
@@ -233,3 +239,25 @@ def test_nothing_is_left_of_a_deadline_when_its_job_has_ended() -> None:
     world.report("agent-one", "j1", "pay", DONE)
 
     assert world.reader.get(keys.deadline_timer(5_000, "j1")) is None
+
+
+def test_silence_that_nobody_could_hear_ends_no_attempt() -> None:
+    """The server is away for three times the heartbeat timeout. The work goes on, and has its whole bound again."""
+    body = DefinitionBody("single", (step_spec("pay", heartbeat_ms=2_000),), b"", b"")
+    world = World(limits=Limits(session_ttl_ms=60_000))
+    world.define(body)
+    world.open("agent-one", actions_of(body))
+    world.submit("j1", "single")
+    assert world.report("agent-one", "j1", "pay", Started()) == "RECORDED"
+    world.now_ms += 6_000
+    new_leader(world)
+    opens_epoch(world)
+    sweep(world)
+    assert world.step_state("j1", "pay") == "RUNNING"
+    world.now_ms += 1_999
+    sweep(world)
+    assert world.step_state("j1", "pay") == "RUNNING"
+    world.now_ms += 1
+    sweep(world)
+
+    assert len(times_of(world, "j1", EventType.StepAttemptTimedOut)) == 1

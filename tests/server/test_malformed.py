@@ -119,7 +119,7 @@ async def test_h060_bytes_that_are_no_message(tmp_path: Path, method: MethodDesc
 
     assert {name: reason for name, reason in told.items() if reason != "INVALID_ARGUMENT"} == {}
     assert status.shards[0].leader
-    assert kinds <= {keys.BEAT}
+    assert kinds <= {keys.BEAT, keys.EPOCH}
     assert node.counters.refusals == len(told)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from stepward.server.core import rows, slice_rows
+from stepward.server.core import epoch_rows, rows, slice_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,6 +40,7 @@ DEFINITION_BODY: Final = b"C"
 HISTORY: Final = b"H"
 BEAT: Final = b"B"
 PURGE: Final = b"R"
+EPOCH: Final = b"L"
 
 _TYPES: Final[dict[bytes, type[Row]]] = {
     JOB: rows.Job,
@@ -62,6 +63,7 @@ _TYPES: Final[dict[bytes, type[Row]]] = {
     DEFINITION_BODY: rows.DefinitionBody,
     HISTORY: rows.History,
     BEAT: rows.Beat,
+    EPOCH: epoch_rows.Epoch,
     PURGE: slice_rows.Purge,
 }
 _DECODERS: Final[dict[int, Callable[[bytes], Row]]] = {

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, assert_never
 from stepward.server.core.rows import Failure, Part, StepSpec, UndoSpec, VerifySpec
 
 if TYPE_CHECKING:
-    from stepward.server.core.rows import Step
+    from stepward.server.core.epoch_rows import Epoch
+    from stepward.server.core.rows import Step, StepProgress
 
 # Where action, queue, timeouts and retries are written.
 Policy: TypeAlias = StepSpec | UndoSpec | VerifySpec
@@ -71,6 +72,14 @@ def working(policy: Policy, step: Step, *, heard_log_ms: int) -> Bound:
         # What an earlier attempt said last is no sign of life of this one.
         bounds.append(Bound(max(step.started_log_ms, heard_log_ms) + policy.heartbeat_ms, What.HEARTBEAT))
     return _earliest(bounds)
+
+
+def heard_log_ms(said: StepProgress | None, opened: Epoch | None) -> int:
+    """From when on silence counts: the last sign of life, or when somebody led again who could hear one; 0: always.
+
+    Without that a server that was away for longer than the bound would end work whose signs of life met nobody.
+    """
+    return max(0 if said is None else said.heard_log_ms, 0 if opened is None else opened.log_ms)
 
 
 def no_start_from(policy: Policy, step: Step) -> Bound | None:

@@ -15,6 +15,7 @@ from stepward.server.core import (
     attempts,
     compensation,
     deadlines,
+    epoch_rows,
     keys,
     leases,
     passes,
@@ -182,7 +183,8 @@ def _worked_too_long(batch: Batch, job_id: str, ordinal: int, step: Step) -> Non
     """
     policy = batch.policy(job_id, ordinal, states.phase(step.state))
     said = batch.draft.read(keys.step_progress(job_id, ordinal), rows.StepProgress)
-    bound = schedules.working(policy, step, heard_log_ms=0 if said is None else said.heard_log_ms)
+    opened = batch.draft.read(keys.EPOCH, epoch_rows.Epoch)
+    bound = schedules.working(policy, step, heard_log_ms=schedules.heard_log_ms(said, opened))
     if bound.at_log_ms > batch.moment.log_ms:
         batch.move(job_id, ordinal, step, step.state, TimerAt(Clock.LOG, bound.at_log_ms))
         return

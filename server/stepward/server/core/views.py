@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
 
-from stepward.server.core import keys, leases, rows, schedules, states
+from stepward.server.core import epoch_rows, keys, leases, rows, schedules, states
 from stepward.server.core.commands import AttemptRef
 from stepward.server.core.inputs import idempotency_key, job_output, step_input, undo_input, verify_input
 from stepward.server.core.remainders import TOLD_IN, LeftBehind, left_behind
@@ -152,13 +152,13 @@ def _step_view(reader: Rows, job_id: str, ordinal: int, spec: StepSpec, step: St
         policy.retry.attempts_max,
         None if output is None else output.payload,
         None if progress is None else progress.payload,
-        _due_for(step, policy, progress),
+        _due_for(reader, step, policy, progress),
         ends_led_ms,
         schedules.ends_log_ms(policy, step),
     )
 
 
-def _due_for(step: Step, policy: Policy, progress: rows.StepProgress | None) -> str:
+def _due_for(reader: Rows, step: Step, policy: Policy, progress: rows.StepProgress | None) -> str:
     """What the timer of a step is for, in the words of the public contract."""
     phase = states.phase(step.state)
     match step.timer_clock:
@@ -167,7 +167,7 @@ def _due_for(step: Step, policy: Policy, progress: rows.StepProgress | None) -> 
         case Clock.LED:
             return "accept deadline" if step.state is phase.offered else "fence"
     if step.state is phase.running:
-        heard_log_ms = 0 if progress is None else progress.heard_log_ms
+        heard_log_ms = schedules.heard_log_ms(progress, _read(reader, keys.EPOCH, epoch_rows.Epoch))
         return schedules.working(policy, step, heard_log_ms=heard_log_ms).what.value
     if step.state is phase.retry_wait:
         return "retry"

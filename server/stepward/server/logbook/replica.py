@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 import msgspec
 
-from stepward.server.core import clocks, keys
+from stepward.server.core import clocks, epoch_rows, keys
 from stepward.server.core.decide import Decision, Moment
 from stepward.server.core.rejections import Reason, Rejection
 from stepward.server.logbook import batch as batches
@@ -205,7 +205,9 @@ class Replica:
     def _open_epoch(self, now: Instant) -> None:
         """Propose the batch from which on this node decides. If it is skipped as stale, the next step tries again."""
         moved = clocks.reopen(self._head, steady_ms=now.steady_ms, wall_ms=now.wall_ms, boot_id=self._boot_id)
-        batch = self._next_batch(now, moved, epoch=self._head.epoch + 1, puts=[], deletes=[])
+        epoch = self._head.epoch + 1
+        opened = (keys.EPOCH, keys.encode_row(epoch_rows.Epoch(epoch, moved.log_ms)))
+        batch = self._next_batch(now, moved, epoch=epoch, puts=[opened], deletes=[])
         self._propose(now, batch, batches.encode(batch), changes={}, answers=())
 
     def _close_epoch(self) -> None:

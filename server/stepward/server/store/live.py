@@ -30,6 +30,7 @@ _SMALL_KINDS: Final = frozenset(
         keys.DEFINITION,
         keys.DEFINITION_HEAD,
         keys.BEAT,
+        keys.EPOCH,
         keys.JOB_COUNTS,
     )
 )
