@@ -55,8 +55,12 @@ def test_all_calls_are_listed() -> None:
 )
 def test_no_submission_without_a_key(make: Callable[..., object]) -> None:
     """One without could not be repeated, so none can be made."""
-    given = calls.submission("trip", None, version=0, idempotency_key=None, labels=None, namespace="default")
-    other = calls.submission("trip", None, version=0, idempotency_key=None, labels=None, namespace="default")
+    given = calls.submission(
+        "trip", None, version=0, idempotency_key=None, labels=None, deadline=None, namespace="default"
+    )
+    other = calls.submission(
+        "trip", None, version=0, idempotency_key=None, labels=None, deadline=None, namespace="default"
+    )
 
     assert re.fullmatch("[0-9a-f]{32}", given.idempotency_key)
     assert given.idempotency_key != other.idempotency_key

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from stepward.client import errors
+from stepward.client.cli.demo import PLAYS
 from stepward.client.cli.exits import ExitCode, code_of, code_of_state
 from stepward.client.values import JobState
 from stepward.v1 import (
@@ -56,6 +57,13 @@ def test_help_names_the_exit_codes() -> None:
     text = run("--help").stdout
 
     assert all(str(code.value) in text for code in ExitCode)
+
+
+def test_help_of_the_demo_has_a_line_for_each_play() -> None:
+    """A paragraph that is filled would run them together."""
+    lines = [line.strip() for line in run("demo", "--help").stdout.splitlines()]
+
+    assert [sum(line.startswith(f"{play} ") for line in lines) for play in PLAYS] == [1, 1, 1]
 
 
 def test_help_is_fast() -> None:

@@ -61,6 +61,7 @@ def test_inputs(
         (["-i", "[1]", "-i", "a=2"], "key=value beside a document needs one that is a JSON object"),
         # What Python makes of UTF-8 in a locale that knows only ASCII.
         (["-i", "who=Zo\udcc3\udcab"], r"'who=Zo\udcc3\udcab' is not text in the locale of this terminal"),
+        (["--deadline", "soon"], "'soon' is not a duration"),
         (["--label", "who=\udcc3"], r"'who=\udcc3' is not text in the locale of this terminal"),
     ],
 )
@@ -72,14 +73,14 @@ def test_inputs_that_make_no_sense(arguments: list[str], complaint: str) -> None
 
 
 def test_submit_sends_everything(server: ScriptedServer, at: list[str]) -> None:
-    """Key, labels and version."""
+    """Key, labels, version and deadline."""
     server.on("SubmitJob", SUBMITTED)
 
-    ran = run(
-        *at, "job", "submit", "trip", "--key", "k", "--label", "a=b", "--label", "c=", "--version", "3", "-o", "json"
-    )
+    given = ("--key", "k", "--label", "a=b", "--label", "c=", "--version", "3", "--deadline", "1h30m")
+    ran = run(*at, "job", "submit", "trip", *given, "-o", "json")
 
     sent = server.requests("SubmitJob")[0].job
+    assert sent.deadline.ToSeconds() == 5_400
     assert (sent.idempotency_key, dict(sent.labels), sent.definition_version) == ("k", {"a": "b", "c": ""}, 3)
     assert ran.json == {
         "job_id": "0-1",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+from datetime import timedelta
 from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.duration_pb2 import Duration
 
 from stepward.client import AsyncClient, Client, errors
 from stepward.client.failover import Patience
@@ -103,6 +105,7 @@ def test_a_submission_is_sent_as_it_was_given(server: ScriptedServer, drive: Dri
         version=3,
         idempotency_key="k",
         labels={"tenant": "a"},
+        deadline=timedelta(minutes=5),
         namespace="n",
     )
 
@@ -113,6 +116,7 @@ def test_a_submission_is_sent_as_it_was_given(server: ScriptedServer, drive: Dri
         input=common_pb2.Payload(data=b'{"who":"ann"}', encoding="json/utf-8"),
         idempotency_key="k",
         labels={"tenant": "a"},
+        deadline=Duration(seconds=300),
     )
 
 
@@ -272,7 +276,10 @@ def test_reads_a_job(server: ScriptedServer, drive: Driver) -> None:
         due_for="retry",
     )
     step.due_at.FromJsonString("2026-11-30T10:00:00Z")
-    server.on("GetJob", job_service_pb2.GetJobResponse(job=job_pb2.Job(job_id="0-1", steps=[step], labels={"a": "b"})))
+    step.schedule_ends_at.FromJsonString("2026-11-30T11:00:00Z")
+    told = job_pb2.Job(job_id="0-1", steps=[step], labels={"a": "b"})
+    told.deadline_at.FromJsonString("2026-11-30T12:00:00Z")
+    server.on("GetJob", job_service_pb2.GetJobResponse(job=told))
 
     job = drive(server.address, "get", "0-1")
 
@@ -280,6 +287,8 @@ def test_reads_a_job(server: ScriptedServer, drive: Driver) -> None:
     assert (flight.state, flight.needs, flight.token) == (StepState.UNDO_RETRY_WAIT, ("a",), 1 << 62)
     assert (flight.output, flight.failure.kind, flight.lease_ends_at) == ([1], "SoldOut", None)
     assert flight.due_at.isoformat() == "2026-11-30T10:00:00+00:00"
+    assert flight.schedule_ends_at.isoformat() == "2026-11-30T11:00:00+00:00"
+    assert job.deadline_at.isoformat() == "2026-11-30T12:00:00+00:00"
     assert (job.labels, job.output, job.ended_at) == ({"a": "b"}, None, None)
     with pytest.raises(KeyError, match="job 0-1 has no step 'x'"):
         job.step("x")

@@ -17,8 +17,10 @@ import pytest
 
 from stepward.client import Client
 from stepward.client.cli import dev
-from stepward.client.cli.dev import PIP_LINE
+from stepward.client.cli.dev import PIP_LINE, RETENTION_BOUNDS, TTL_BOUNDS
 from stepward.client.cli.exits import ExitCode
+from stepward.client.durations import parse_duration
+from stepward.server import config
 from stepward.v1 import cluster_service_pb2
 from tests.client.command_line import run
 from tests.client.scripted_server import ScriptedServer
@@ -124,7 +126,7 @@ def test_data_is_kept(start: Start, tmp_path: Path) -> None:
     )
     data = tmp_path / "data"
     data.mkdir()
-    child = start("--port", "0", "--data", str(data), "--ttl", "1500ms", "-v", server=server)
+    child = start("--port", "0", "--data", str(data), "--ttl", "1500ms", "--retention", "1h30m", "-v", server=server)
     banner = read_until(child, "Ctrl-C")
 
     # As a terminal does: the signal goes to all processes of the group, and must reach the server only through us.
@@ -135,7 +137,7 @@ def test_data_is_kept(start: Start, tmp_path: Path) -> None:
     assert f"data     {data}\n" in banner
     assert data.is_dir()
     arguments = ["dev", "--data", str(data), "--port", "0", "--host", "127.0.0.1", "--session-ttl-ms", "1500"]
-    assert str([*arguments, "--exit-with-parent"])[1:-1] in stderr
+    assert str([*arguments, "--retention", "5400000ms", "--exit-with-parent"])[1:-1] in stderr
     assert "the server has ended" in stderr
 
 
@@ -184,13 +186,32 @@ def test_a_server_that_does_not_end(start: Start, tmp_path: Path) -> None:
         os.kill(int(pid[1]), 0)
 
 
-@pytest.mark.parametrize("ttl", ["999ms", "61m"])
-def test_a_lease_out_of_bounds(ttl: str) -> None:
+@pytest.mark.parametrize(
+    ("option", "given", "bounds"),
+    [
+        ("--ttl", "999ms", "1s and 1h"),
+        ("--ttl", "3600001ms", "1s and 1h"),
+        ("--retention", "999ms", "1s and 3650d"),
+        ("--retention", "3651d", "1s and 3650d"),
+    ],
+)
+def test_a_duration_out_of_bounds(option: str, given: str, bounds: str) -> None:
     """The option is to blame, so it is named, and nothing is started."""
-    ran = run("dev", "--port", "0", "--ttl", ttl)
+    ran = run("dev", "--port", "0", option, given)
 
     assert ran.code == ExitCode.USAGE
-    assert f"--ttl': {ttl} is out of bounds; it must be between 1s and 1h" in ran.stderr
+    assert f"{option}': {given} is out of bounds; it must be between {bounds}" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("bounds", "of_the_server"), [(TTL_BOUNDS, config.SESSION_TTL_BOUND), (RETENTION_BOUNDS, config.RETENTION_BOUND)]
+)
+def test_bounds_are_those_of_the_server(bounds: tuple[str, str], of_the_server: config.Bound) -> None:
+    """What the command lets through, the server takes."""
+    assert tuple(parse_duration(text).total_seconds() * 1_000 for text in bounds) == (
+        of_the_server.least,
+        of_the_server.most,
+    )
 
 
 def test_a_taken_port() -> None:

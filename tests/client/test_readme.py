@@ -1,4 +1,4 @@
-"""The README's definition in YAML and in Python are one."""
+"""The definition of the README in YAML and that of docs/jobs.md in Python are one."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from tests.repo.sources import ROOT
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
-def block(language: str, word: str) -> str:
-    """The one block of code that has this word."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    (found,) = (text for kind, text in BLOCK.findall(readme) if kind == language and word in text)
+def block(page: str, language: str, word: str) -> str:
+    """The one block of code of a page that has this word."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    (found,) = (code for kind, code in BLOCK.findall(text) if kind == language and word in code)
     return str(found)
 
 
-def test_yaml_and_python_of_the_readme_are_one_definition() -> None:
-    """Byte for byte, as the sentence between them says."""
-    python, _, talks_to_a_server = block("python", 'Definition("thumbs")').partition("with Client(")
+def test_yaml_and_python_of_the_pages_are_one_definition() -> None:
+    """Byte for byte, as the page says."""
+    python, _, talks_to_a_server = block("docs/jobs.md", "python", 'Definition("thumbs")').partition("with Client(")
     names: dict[str, Any] = {}
     exec(python, names)
 
     assert "client.apply_definition(thumbs)" in talks_to_a_server
-    assert names["thumbs"].to_proto() == loads(block("yaml", "name: thumbs"))
+    assert names["thumbs"].to_proto() == loads(block("README.md", "yaml", "name: thumbs"))

@@ -83,6 +83,20 @@ def test_a_job_without_steps() -> None:
     assert plain(render_tree(job(), NOW)) == "job 0-1  trip v2  RUNNING  3.1 s"
 
 
+@pytest.mark.parametrize(
+    ("state", "deadline_at", "said"),
+    [
+        (JobState.RUNNING, after(125), "RUNNING  3.1 s  deadline in 2 min 5 s"),
+        # What follows from it takes its time.
+        (JobState.COMPENSATING, after(0), "COMPENSATING  3.1 s  deadline passed"),
+        # It bounds nothing any more.
+        (JobState.COMPLETED, after(125), "COMPLETED  3.1 s"),
+    ],
+)
+def test_the_first_line_says_how_long_a_job_may_take(state: JobState, deadline_at: datetime, said: str) -> None:
+    assert plain(render_tree(job(state=state, deadline_at=deadline_at), NOW)) == f"job 0-1  trip v2  {said}"
+
+
 def test_the_end_says_why_and_what_is_left() -> None:
     """The clock stops, the reason stands below."""
     ended = job(

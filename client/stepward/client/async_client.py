@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
@@ -104,6 +105,7 @@ class AsyncClient:
         version: int = 0,
         idempotency_key: str | None = None,
         labels: Mapping[str, str] | None = None,
+        deadline: timedelta | None = None,
         namespace: str | None = None,
     ) -> SubmittedJob:
         """Store a job and start it.
@@ -115,6 +117,7 @@ class AsyncClient:
             idempotency_key: The same key and the same request give the first job, also from another process. None: a
                 random one, which lets this call be repeated but means nothing afterwards.
             labels: For those who list and look.
+            deadline: From the submission to the end of the job. None: the definition's.
             namespace: None: the client's.
 
         Raises:
@@ -128,6 +131,7 @@ class AsyncClient:
             version=version,
             idempotency_key=idempotency_key,
             labels=labels,
+            deadline=deadline,
             namespace=namespace or self.namespace,
         )
         return await self._perform(calls.submit_job(job))
@@ -140,6 +144,7 @@ class AsyncClient:
         version: int = 0,
         idempotency_key: str | None = None,
         labels: Mapping[str, str] | None = None,
+        deadline: timedelta | None = None,
         namespace: str | None = None,
         wait_max_s: float | None = None,
         check: bool = True,
@@ -152,6 +157,7 @@ class AsyncClient:
             version: Of the definition. 0: the newest.
             idempotency_key: With a known key this waits for the first job.
             labels: For those who list and look.
+            deadline: From the submission to the end of the job. None: the definition's.
             namespace: None: the client's.
             wait_max_s: None: for ever, as long as a server answers.
             check: Whether a job that does not complete is an error.
@@ -167,6 +173,7 @@ class AsyncClient:
             version=version,
             idempotency_key=idempotency_key,
             labels=labels,
+            deadline=deadline,
             namespace=namespace or self.namespace,
         )
         result = await self._perform(calls.run_job(job, wait_max_s=wait_max_s))

@@ -190,11 +190,12 @@ def submission(
     version: int,
     idempotency_key: str | None,
     labels: Mapping[str, str] | None,
+    deadline: timedelta | None,
     namespace: str,
 ) -> job_service_pb2.JobSubmission:
     """What to run. A key is drawn when there is none: without one the submission could not be sent twice."""
     encoded = payloads.encode(input)
-    return job_service_pb2.JobSubmission(
+    job = job_service_pb2.JobSubmission(
         namespace=namespace,
         definition_name=definition,
         definition_version=version,
@@ -202,6 +203,9 @@ def submission(
         idempotency_key=idempotency_key or uuid4().hex,
         labels=dict(labels or {}),
     )
+    if deadline is not None:
+        job.deadline.FromTimedelta(deadline)
+    return job
 
 
 def submit_job(job: job_service_pb2.JobSubmission) -> Call[SubmittedJob]:

@@ -215,7 +215,16 @@ def _header(job: Job, now: datetime) -> Line:
     took = f"  {seconds(((job.ended_at or now) - job.submitted_at).total_seconds())}" if job.submitted_at else ""
     cancel = "  cancel requested" if job.cancel_requested and not job.state.final else ""
     definition = f"{job.definition_name} v{job.definition_version}"
-    return Line(f"job {job.job_id}  {definition}  {job.state}{took}{cancel}", JOB_STYLES.get(job.state, ""))
+    text = f"job {job.job_id}  {definition}  {job.state}{took}{_deadline(job, now)}{cancel}"
+    return Line(text, JOB_STYLES.get(job.state, ""))
+
+
+def _deadline(job: Job, now: datetime) -> str:
+    """How long a job may still take; nothing when it has ended, or may take as long as it takes."""
+    if job.deadline_at is None or job.state.final:
+        return ""
+    left_s = (job.deadline_at - now).total_seconds()
+    return f"  deadline in {seconds(left_s)}" if left_s > 0 else "  deadline passed"
 
 
 def _counted(all_: Mapping[StepState, int], shown: Sequence[Step]) -> list[Line]:

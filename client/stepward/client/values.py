@@ -122,6 +122,8 @@ class Step:
     generation: int = 1
     """One more with every rerun that may not be taken for an earlier one."""
     lease_ends_at: datetime | None = None
+    schedule_ends_at: datetime | None = None
+    """When all its attempts must be over. None: no such bound."""
     progress_payload: Payload | None = None
     message: job_pb2.JobStep = field(default_factory=job_pb2.JobStep, repr=False, compare=False)
 
@@ -169,6 +171,8 @@ class Job:
     submitted_at: datetime | None = None
     updated_at: datetime | None = None
     ended_at: datetime | None = None
+    deadline_at: datetime | None = None
+    """When it must have ended. None: it may take as long as it takes."""
     revision: int = 0
     """Rises with every change; watch() resumes from it."""
     cancel_requested: bool = False

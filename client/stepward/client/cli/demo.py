@@ -23,13 +23,13 @@ PLAYS = ("trip", "machines", "orders")
 @click.option("--keep", is_flag=True, help="Keep the data of the demo when it ends.")
 @click.pass_context
 def demo(ctx: click.Context, play: str, fast: bool, docs: Path | None, keep: bool) -> None:
-    r"""Show on this machine what stepward does when things go wrong.
+    """Show on this machine what stepward does when things go wrong.
 
     \b
     trip      books a trip: one completes, one is undone, one loses its agent
     machines  provisions a machine: long work that goes on, and an undo that needs a person
     orders    fulfils an order: a payment whose silence may hide a charge
-    """
+    """  # noqa: D301 - click takes the character, not its escape
     from stepward.client.demo import main
 
     with reported(ctx):

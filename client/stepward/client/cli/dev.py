@@ -14,7 +14,9 @@ import subprocess
 import sys
 import threading
 from collections import deque
+from collections.abc import Callable
 from contextlib import ExitStack
+from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, TYPE_CHECKING, Any
@@ -22,8 +24,9 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from stepward.client.cli.exits import ExitCode
-from stepward.client.cli.inputs import read_duration_s
+from stepward.client.cli.inputs import read_duration
 from stepward.client.cli.session import note, reported
+from stepward.client.durations import parse_duration
 from stepward.client.errors import StepwardError
 from stepward.client.failover import DEFAULT_PORT
 
@@ -41,7 +44,8 @@ LAST_LINES = 30
 LAST_WORDS_S_MAX = 2.0
 ASK_TIMEOUT_S = 1.0
 # The server's bounds, kept here so that the option is blamed and not the server.
-TTL_S_MIN, TTL_S_MAX = 1.0, 3_600.0
+TTL_BOUNDS = ("1s", "1h")
+RETENTION_BOUNDS = ("1s", "3650d")
 # What a log line says for machines, and tracebacks, which JSON has made unreadable.
 UNSAID = frozenset({"event", "level", "logger", "timestamp", "exception", "stack", "code"})
 
@@ -50,12 +54,16 @@ class DevServerError(StepwardError):
     """The server of `stepward dev` cannot be started, or has ended by itself."""
 
 
-def _read_ttl_s(ctx: click.Context, param: click.Parameter, text: str | None) -> float | None:
-    """A click callback: a duration that the server takes as the length of a lease."""
-    ttl_s = read_duration_s(ctx, param, text)
-    if ttl_s is not None and not TTL_S_MIN <= ttl_s <= TTL_S_MAX:
-        raise click.BadParameter(f"{text} is out of bounds; it must be between 1s and 1h")
-    return ttl_s
+def _between(least: str, most: str) -> Callable[[click.Context, click.Parameter, str | None], timedelta | None]:
+    """A click callback: a duration that the server takes."""
+
+    def read(ctx: click.Context, param: click.Parameter, text: str | None) -> timedelta | None:
+        duration = read_duration(ctx, param, text)
+        if duration is not None and not parse_duration(least) <= duration <= parse_duration(most):
+            raise click.BadParameter(f"{text} is out of bounds; it must be between {least} and {most}")
+        return duration
+
+    return read
 
 
 @click.command()
@@ -64,11 +72,22 @@ def _read_ttl_s(ctx: click.Context, param: click.Parameter, text: str | None) ->
     "--port", type=click.IntRange(0, 65_535), default=DEFAULT_PORT, show_default=True, help="0: any free one."
 )
 @click.option(
-    "--ttl", callback=_read_ttl_s, default="3s", show_default=True, help="How long a lost agent holds its lease."
+    "--ttl",
+    callback=_between(*TTL_BOUNDS),
+    default="3s",
+    show_default=True,
+    help="How long a lost agent holds its lease.",
+)
+@click.option(
+    "--retention",
+    callback=_between(*RETENTION_BOUNDS),
+    default="7d",
+    show_default=True,
+    help="How long ended jobs are kept.",
 )
 @click.option("-v", "--verbose", is_flag=True, help="Show what the server logs.")
 @click.pass_context
-def dev(ctx: click.Context, data: Path | None, port: int, ttl: float, verbose: bool) -> None:
+def dev(ctx: click.Context, data: Path | None, port: int, ttl: timedelta, retention: timedelta, verbose: bool) -> None:
     """Start a server on this machine: one node, for trying things out.
 
     Without --data it forgets everything when it ends.
@@ -79,13 +98,18 @@ def dev(ctx: click.Context, data: Path | None, port: int, ttl: float, verbose: b
         folder = data or Path(
             stack.enter_context(TemporaryDirectory(prefix="stepward-dev-", ignore_cleanup_errors=True))
         )
-        ctx.exit(_serve(folder, port=port, ttl_ms=round(ttl * 1000), temporary=data is None, verbose=verbose))
+        options = ["--data", str(folder), "--port", str(port), "--host", HOST]
+        options += ["--session-ttl-ms", str(_ms(ttl)), "--retention", f"{_ms(retention)}ms"]
+        ctx.exit(_serve(options, folder, temporary=data is None, verbose=verbose))
 
 
-def _serve(folder: Path, *, port: int, ttl_ms: int, temporary: bool, verbose: bool) -> ExitCode:
+def _ms(duration: timedelta) -> int:
+    return duration // timedelta(milliseconds=1)
+
+
+def _serve(options: list[str], folder: Path, *, temporary: bool, verbose: bool) -> ExitCode:
     """Run the server until somebody ends it."""
-    command = [sys.executable, "-m", "stepward.server", "dev", "--data", str(folder), "--port", str(port)]
-    command += ["--host", HOST, "--session-ttl-ms", str(ttl_ms), "--exit-with-parent"]
+    command = [sys.executable, "-m", "stepward.server", "dev", *options, "--exit-with-parent"]
     # A session of its own: Ctrl-C reaches it through us, once, and not from the terminal as well. Nothing is ever
     # written to its stdin; that it ends is how the server hears that we were killed.
     child = subprocess.Popen(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -126,14 +126,20 @@ def read_labels(parts: Sequence[str]) -> dict[str, str]:
     return labels
 
 
-def read_duration_s(_ctx: click.Context, _param: click.Parameter, text: str | None) -> float | None:
-    """A click callback: seconds of "500ms", "30s" and so on."""
+def read_duration(_ctx: click.Context, _param: click.Parameter, text: str | None) -> timedelta | None:
+    """A click callback: the duration that "500ms", "30s" and so on stand for."""
     if text is None:
         return None
     try:
-        return parse_duration(text).total_seconds()
+        return parse_duration(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
+
+
+def read_duration_s(ctx: click.Context, param: click.Parameter, text: str | None) -> float | None:
+    """A click callback: the same in seconds."""
+    duration = read_duration(ctx, param, text)
+    return None if duration is None else duration.total_seconds()
 
 
 def read_moment(_ctx: click.Context, _param: click.Parameter, text: str | None) -> datetime | None:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stepward.client.cli.exits import ExitCode, code_of, code_of_state
-from stepward.client.cli.inputs import INPUT_HELP, read_duration_s, read_input, read_labels
+from stepward.client.cli.inputs import INPUT_HELP, read_duration, read_duration_s, read_input, read_labels
 from stepward.client.cli.session import Session, note, with_session
 from stepward.client.errors import (
     DefinitionNotFound,
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 # Among how many of the newest jobs an id that does not exist is compared.
 SUGGESTED_FROM = 200
 
+DEADLINE_HELP = "From the submission to the end of the job. Default: the definition's."
+
 
 @click.group()
 def job() -> None:
@@ -44,6 +46,7 @@ def submission_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """What `run` and `submit` have in common."""
     for option in (
         click.option("--version", type=click.IntRange(0), default=0, help="Of the definition. Default: the newest."),
+        click.option("--deadline", callback=read_duration, metavar="DURATION", help=DEADLINE_HELP),
         click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="May be repeated."),
         click.option("--key", help="Idempotency key: the same key and input give the same job."),
         click.option("-i", "--input", "inputs", multiple=True, metavar="INPUT", help=INPUT_HELP),
@@ -57,15 +60,7 @@ def submission_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @submission_options
 @click.option("--wait-max", callback=read_duration_s, metavar="DURATION", help='Such as "30s". Default: for ever.')
 @with_session
-def run(
-    session: Session,
-    definition: str,
-    inputs: tuple[str, ...],
-    key: str | None,
-    labels: tuple[str, ...],
-    version: int,
-    wait_max: float | None,
-) -> ExitCode:
+def run(session: Session, definition: str, wait_max: float | None, **said: Any) -> ExitCode:
     """Run a job and show it until it has ended. Its output goes to stdout.
 
     DEFINITION is the name of a stored definition, or a YAML or JSON file, which is stored first.
@@ -74,7 +69,7 @@ def run(
     from stepward.client.cli.views import choose_view
 
     with session.client() as client:
-        submitted = _submit(session, client, definition, inputs, key, labels, version)
+        submitted = _submit(session, client, definition, **said)
         if submitted.duplicate:
             note(f"job {submitted.job_id} has this key already; showing it")
         with _goes_on(session, submitted.job_id):
@@ -87,14 +82,7 @@ def run(
 @job.command()
 @submission_options
 @with_session
-def submit(
-    session: Session,
-    definition: str,
-    inputs: tuple[str, ...],
-    key: str | None,
-    labels: tuple[str, ...],
-    version: int,
-) -> ExitCode:
+def submit(session: Session, definition: str, **said: Any) -> ExitCode:
     """Start a job and print its id.
 
     DEFINITION is the name of a stored definition, or a YAML or JSON file, which is stored first.
@@ -102,7 +90,7 @@ def submit(
     from stepward.client.cli.json_form import json_form
 
     with session.client() as client:
-        submitted = _submit(session, client, definition, inputs, key, labels, version)
+        submitted = _submit(session, client, definition, **said)
     if session.as_table:
         if submitted.duplicate:
             note("this key is known: here is its first job")
@@ -184,17 +172,21 @@ def _submit(
     session: Session,
     client: Client,
     definition: str,
+    *,
     inputs: tuple[str, ...],
     key: str | None,
     labels: tuple[str, ...],
     version: int,
+    deadline: timedelta | None,
 ) -> SubmittedJob:
     """Submit a job of a stored definition, or of a file."""
     job_input, job_labels = read_input(inputs), read_labels(labels)
     name = _apply_if_file(session, client, definition)
     _find_server(client)
     try:
-        return client.submit(name, job_input, version=version, idempotency_key=key, labels=job_labels)
+        return client.submit(
+            name, job_input, version=version, idempotency_key=key, labels=job_labels, deadline=deadline
+        )
     except DefinitionNotFound:
         from stepward.client.cli.definition import suggest_definitions
 
