@@ -455,3 +455,31 @@ def test_error_of_the_test_itself_is_not_hidden(hotel: Hotel) -> None:
 
     with pytest.raises(ZeroDivisionError):
         wrong()
+
+
+async def test_what_was_entered_is_left_when_another_lifespan_fails() -> None:
+    """What an agent shares, such as a pool of connections, would be held for the rest of the tests."""
+    happened: list[str] = []
+
+    @contextlib.asynccontextmanager
+    async def lasting() -> AsyncIterator[None]:
+        happened.append("entered")
+        try:
+            yield
+        finally:
+            happened.append("left")
+
+    @contextlib.asynccontextmanager
+    async def broken() -> AsyncIterator[None]:
+        if happened:
+            raise ConnectionRefusedError
+        yield
+
+    agents = [Agent(lifespan=lasting), Agent(lifespan=broken)]
+    for agent in agents:
+        agent.action("charge")(lambda: None)
+
+    with pytest.raises(ConnectionRefusedError):
+        async with Bench(ONCE, agents):
+            raise AssertionError("not reached")
+    assert happened == ["entered", "left"]

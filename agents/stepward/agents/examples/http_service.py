@@ -193,6 +193,23 @@ def _response(answer: Timed, *, keep_open: bool) -> bytes:
     return head.encode() + body
 
 
+def main(options: argparse.ArgumentParser, make: Callable[[argparse.Namespace, Ledger], HttpService[Any, Any]]) -> None:
+    """Entry of a service's command line.
+
+    `make` gives the service from what was asked for; its world knows what the record knows.
+    """
+    arguments = options.parse_args()
+
+    async def serve() -> None:
+        record = Ledger(arguments.ledger)
+        await run(make(arguments, record), record, arguments)
+
+    try:
+        asyncio.run(serve())
+    except OSError as error:
+        sys.exit(f"{options.prog} cannot run on port {arguments.port} with {arguments.ledger}: {error}")
+
+
 async def run(service: HttpService[Any, Any], record: Ledger, arguments: argparse.Namespace) -> None:
     """Serve until a SIGTERM or SIGINT; say on stdout, in one JSON line, where.
 

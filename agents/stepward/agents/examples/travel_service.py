@@ -9,8 +9,6 @@ record. It can be told to forget its good manners, so that a test sees what the 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import sys
 
 from stepward.agents.examples import http_service
 from stepward.agents.examples.bookings import Answer, Bookings, Call
@@ -33,26 +31,15 @@ def entry(at_ms: int, call: Call, answer: Answer) -> Entry:
     return Entry(at_ms=at_ms, call=call, answer=answer)
 
 
-async def run(arguments: argparse.Namespace) -> None:
-    """Serve until it is told to end, knowing what the record knows."""
+def make(arguments: argparse.Namespace, record: Ledger) -> http_service.HttpService[Call, Answer]:
+    """The travel service, as the record left it."""
     bookings = Bookings(deduplication=arguments.deduplication, fencing=arguments.fencing)
     for line in read(arguments.ledger):
         bookings.recall(line.call, line.answer)
-    record = Ledger(arguments.ledger)
-    service = http_service.HttpService(
+    return http_service.HttpService(
         "the travel service", world=bookings.answer, kind=Call, record=record, entry=entry, slow_ms=arguments.slow_ms
     )
-    await http_service.run(service, record, arguments)
-
-
-def main() -> None:
-    """Entry of the command line."""
-    arguments = parser().parse_args()
-    try:
-        asyncio.run(run(arguments))
-    except OSError as error:
-        sys.exit(f"the travel service cannot run on port {arguments.port} with {arguments.ledger}: {error}")
 
 
 if __name__ == "__main__":
-    main()
+    http_service.main(parser(), make)

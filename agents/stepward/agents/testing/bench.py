@@ -125,9 +125,12 @@ class Bench:
             self._require_used()
 
     async def _enter(self) -> None:
-        for agent in self._agents:
-            await self._entered.enter_async_context(agent.prepared())
-            self._start(agent)
+        async with AsyncExitStack() as entered:
+            for agent in self._agents:
+                await entered.enter_async_context(agent.prepared())
+                self._start(agent)
+            # Should a lifespan fail, those that were entered before it have been left again.
+            self._entered = entered.pop_all()
         self._is_open = True
 
     async def _leave(self) -> None:

@@ -9,8 +9,6 @@ rules.
 from __future__ import annotations
 
 import argparse
-import asyncio
-import sys
 
 from stepward.agents.examples import http_service
 from stepward.agents.examples.ledger import Ledger, read_as
@@ -30,26 +28,15 @@ def entry(at_ms: int, call: Call, answer: Answer) -> Entry:
     return Entry(at_ms=at_ms, call=call, answer=answer)
 
 
-async def run(arguments: argparse.Namespace) -> None:
-    """Serve until it is told to end, knowing what the record knows."""
+def make(arguments: argparse.Namespace, record: Ledger) -> http_service.HttpService[Call, Answer]:
+    """The cloud, as the record left it."""
     cloud = Cloud()
     for line in read_as(arguments.ledger, Entry):
         cloud.recall(line.call, line.answer)
-    record = Ledger(arguments.ledger)
-    service = http_service.HttpService(
+    return http_service.HttpService(
         "the cloud", world=cloud.answer, kind=Call, record=record, entry=entry, slow_ms=arguments.slow_ms
     )
-    await http_service.run(service, record, arguments)
-
-
-def main() -> None:
-    """Entry of the command line."""
-    arguments = parser().parse_args()
-    try:
-        asyncio.run(run(arguments))
-    except OSError as error:
-        sys.exit(f"the cloud cannot run on port {arguments.port} with {arguments.ledger}: {error}")
 
 
 if __name__ == "__main__":
-    main()
+    http_service.main(parser(), make)

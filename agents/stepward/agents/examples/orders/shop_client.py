@@ -12,7 +12,7 @@ from stepward.agents.examples.orders.shop import Answer, Verb
 
 # The shop is on this machine; what takes longer has failed. Payments are not waited for long, since they can be asked.
 ANSWER_S_MAX = 20.0
-PAYMENT_S_MAX = 1.0
+PAYMENT_S_MAX = 2.0
 
 # Refusals that no further try of this attempt changes: a newer attempt or the undo was there before it.
 OVERTAKEN = frozenset({"StaleToken", "Undone"})

@@ -9,8 +9,6 @@ rules.
 from __future__ import annotations
 
 import argparse
-import asyncio
-import sys
 
 from stepward.agents.examples import http_service
 from stepward.agents.examples.ledger import Ledger, read_as
@@ -30,13 +28,12 @@ def entry(at_ms: int, call: Call, answer: Answer) -> Entry:
     return Entry(at_ms=at_ms, call=call, answer=answer)
 
 
-async def run(arguments: argparse.Namespace) -> None:
-    """Serve until it is told to end, knowing what the record knows."""
+def make(arguments: argparse.Namespace, record: Ledger) -> http_service.HttpService[Call, Answer]:
+    """The shop, as the record left it."""
     shop = Shop()
     for line in read_as(arguments.ledger, Entry):
         shop.recall(line.call, line.answer)
-    record = Ledger(arguments.ledger)
-    service = http_service.HttpService(
+    return http_service.HttpService(
         "the shop",
         world=shop.answer,
         kind=Call,
@@ -45,17 +42,7 @@ async def run(arguments: argparse.Namespace) -> None:
         slow_ms=arguments.slow_ms,
         hold_ms=shop.hold_ms,
     )
-    await http_service.run(service, record, arguments)
-
-
-def main() -> None:
-    """Entry of the command line."""
-    arguments = parser().parse_args()
-    try:
-        asyncio.run(run(arguments))
-    except OSError as error:
-        sys.exit(f"the shop cannot run on port {arguments.port} with {arguments.ledger}: {error}")
 
 
 if __name__ == "__main__":
-    main()
+    http_service.main(parser(), make)
