@@ -8,7 +8,7 @@
 #   make env        the environment to work in, in .venv
 #   make format     format, and fix what can be fixed by rule
 #   make protos     regenerate the Python code of the contract; then `make baseline` when the change is meant
-#   make docs       write the pages of docs/ anew, from runs of the demos
+#   make docs       write the pages of docs/ anew, from runs of the demos and of the fault matrix
 #   make bench      measure; BENCH="--help" shows how
 #   make clean      remove the environments and what tools left behind
 
@@ -74,10 +74,11 @@ protos: $(GEN)/.stamp
 baseline: env
 	$(BIN)/buf build --as-file-descriptor-set --exclude-source-info --output proto/baseline.binpb
 
-docs: $(VENV)/.stamp-server
+docs: env
 	$(BIN)/stepward demo trip --fast --docs docs
 	$(BIN)/stepward demo machines --fast --docs docs
 	$(BIN)/stepward demo orders --fast --docs docs
+	$(BIN)/python -m tests.cluster.fault_page docs/faults.md
 
 bench: env
 	$(BIN)/python -m loadtest.bench $(BENCH)
