@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from stepward.server.core.limits import Limits
 from stepward.server.core.remainders import LeftBehind, Remainder, left_behind
 from stepward.server.core.rows import Failure, JobState, Progress, Step, StepState
 from tests.core.world import step_spec
@@ -66,7 +67,7 @@ ENDED = progress(JobState.FAILED)
 )
 def test_reasons(row: Step, job: Progress, expected: tuple[bool, str]) -> None:
     """Whether anybody knows, and why it was not undone."""
-    found = left_behind([(step_spec("a"), row)], job, 10)
+    found = left_behind([(step_spec("a"), row)], job, Limits())
 
     assert found == LeftBehind((), (Remainder("a", *expected),))
 
@@ -76,12 +77,12 @@ def test_reasons(row: Step, job: Progress, expected: tuple[bool, str]) -> None:
 )
 def test_what_surely_did_not_happen_does_not_remain(row: Step | None) -> None:
     """Nor does what never began."""
-    assert left_behind([(step_spec("a"), row)], ENDED, 10) == LeftBehind()
+    assert left_behind([(step_spec("a"), row)], ENDED, Limits()) == LeftBehind()
 
 
 def test_want_of_an_undo_goes_before_everything_else() -> None:
     """Whatever became of the job, nothing else would have undone it."""
-    found = left_behind([(step_spec("a", undo=False), step(StepState.SUCCEEDED))], ENDED, 10)
+    found = left_behind([(step_spec("a", undo=False), step(StepState.SUCCEEDED))], ENDED, Limits())
 
     assert found.remainders == (Remainder("a", False, "has no undo"),)
 
@@ -92,7 +93,19 @@ def test_lists_are_bounded(count: int) -> None:
     undone = [(step_spec(f"u{n}"), step(StepState.COMPENSATED)) for n in range(count)]
     left = [(step_spec(f"r{n}"), step(StepState.SUCCEEDED)) for n in range(count)]
 
-    found = left_behind([*undone, *left], ENDED, 3)
+    found = left_behind([*undone, *left], ENDED, Limits(listed_steps_max=3))
 
     assert found.undone == ("u0", "u1", "u2")
     assert [one.step_id for one in found.remainders] == ["r0", "r1", "r2"]
+
+
+@pytest.mark.parametrize(("words", "kept"), [("x" * 3, "x" * 3), ("x" * 4, "x" * 3), ("xx\u00e9", "xx")])
+def test_long_reasons_are_cut(words: str, kept: str) -> None:
+    """At the bound, one byte beyond it, and between characters: a thousand of them stand in one answer."""
+    said = "its undo failed: Down: "
+    limits = Limits(remainder_reason_bytes_max=len(said) + 3)
+    row = step(StepState.UNDO_FAILED, failure=Failure("Down", words))
+
+    found = left_behind([(step_spec("a"), row)], progress(JobState.ESCALATED, undoing=True), limits)
+
+    assert [one.reason for one in found.remainders] == [said + kept]

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import grpc
 import pytest
 
 from stepward.server.agent_stream import AgentStream, Unanswered
@@ -13,6 +17,7 @@ from stepward.server.config import NodeConfig
 from stepward.server.core.commands import AttemptsReported, SessionOpened, SessionRenewed
 from stepward.server.core.limits import Limits
 from stepward.server.core.rejections import Reason, Rejection
+from stepward.server.interceptor import CallShell, Rooms
 from stepward.server.observe import Counters
 from stepward.server.session_binding import OpenTicket
 from stepward.server.sessions import Sessions
@@ -20,7 +25,11 @@ from stepward.server.shard import Ticket
 from stepward.v1 import agent_service_pb2
 from tests.server import nodes
 from tests.server.host import admission
+from tests.server.nodes import Stubs
 from tests.server.plain_agent import succeeded
+
+if TYPE_CHECKING:
+    from stepward.server.interceptor import Context
 
 SESSION = "session-of-the-test-1"
 
@@ -78,6 +87,9 @@ class ScriptedContext:
             await asyncio.Event().wait()
         self.read_so_far += 1
         return self._messages[self.read_so_far - 1]
+
+    async def send_initial_metadata(self, metadata: object) -> None:
+        """Taken at once."""
 
     async def write(self, message: object) -> None:
         """Taken at once."""
@@ -193,6 +205,60 @@ async def test_late_heartbeat_is_not_acknowledged(passed_ms: int, answered: int)
     stream.heartbeat_answered(SessionRenewed(send_held=False), number=1, arrived_ms=5_000)
 
     assert len(stream.queued()) == answered
+
+
+@contextlib.asynccontextmanager
+async def served(stream: AgentStream, ended: asyncio.Event) -> AsyncIterator[Stubs]:
+    """A client of a server that knows one stream, over a connection whose window does not grow."""
+
+    class OnlyWork:
+        async def work(self, request_iterator: object, context: Context) -> None:
+            try:
+                await stream.run(context)
+            finally:
+                ended.set()
+
+        def __getattr__(self, name: str) -> None:
+            """No other call is served."""
+
+    config = NodeConfig(data=Path())
+    shell = CallShell(Counters(), Rooms(config), admission(config), stalled_ms_max=1)
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers(
+        (shell.serve(agent_service_pb2.DESCRIPTOR.services_by_name["AgentService"], OnlyWork()),)
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with nodes.connected(
+            f"127.0.0.1:{port}", ("grpc.http2.lookahead_bytes", 1 << 16), ("grpc.http2.bdp_probe", 0)
+        ) as stubs:
+            yield stubs
+    finally:
+        await server.stop(None)
+
+
+async def test_one_who_leaves_even_the_first_message_unread_is_told_why_it_ended() -> None:
+    """When it reads at last. A message that is larger than the window of the connection is not taken until then."""
+    stream = stream_on(LeadingShard())
+    large = agent_service_pb2.Welcome(session_id="x" * (1 << 20))
+    stream.send(agent_service_pb2.WorkResponse(welcome=large), size_bytes=0)
+    ended = asyncio.Event()
+    async with served(stream, ended) as stubs:
+        call = stubs.agents.Work(timeout=nodes.CALL_S_MAX)
+        await call.wait_for_connection()
+        stream.end(Rejection(Reason.NODE_DRAINING, "this node goes down"))
+        await asyncio.wait_for(ended.wait(), nodes.CALL_S_MAX)
+        told = await nodes.refused(_last_of(call))
+
+    assert told.reason == "NODE_DRAINING"
+
+
+async def _last_of(call: Any) -> object:
+    """Read to the end, which is an error unless the server closed the stream in order."""
+    while (message := await call.read()) is not grpc.aio.EOF:
+        pass
+    return message
 
 
 async def test_answers_of_a_deposed_leader_end_the_stream() -> None:

@@ -12,8 +12,7 @@ import pytest_asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepward.server.api import convert
-from stepward.server.core.limits import Limits
+from stepward.server.core.limits import Limits, cut
 from stepward.v1 import agent_service_pb2, common_pb2, definition_pb2, job_service_pb2
 from tests.server import nodes
 from tests.server.nodes import CALL_S_MAX, Stubs, define, refused
@@ -169,11 +168,11 @@ async def test_h059_failure_in_odd_words(
 @given(st.text(st.characters(exclude_categories=["Cs"])), st.integers(0, 40))
 def test_h059_text_is_cut_between_characters(text: str, bytes_max: int) -> None:
     """H059: what is left is a beginning of it, as long as it can be, and valid."""
-    cut = convert.cut(text, bytes_max)
+    kept = cut(text, bytes_max)
 
-    assert text.startswith(cut)
-    assert len(cut.encode()) <= bytes_max
-    assert cut == text or len(text[: len(cut) + 1].encode()) > bytes_max
+    assert text.startswith(kept)
+    assert len(kept.encode()) <= bytes_max
+    assert kept == text or len(text[: len(kept) + 1].encode()) > bytes_max
 
 
 @pytest.mark.parametrize("data", [EVERY_BYTE, EVERY_BYTE[::-1] * 1_024, b"\xff\xfe\x00"], ids=["all", "most", "few"])

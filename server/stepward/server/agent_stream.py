@@ -125,6 +125,8 @@ class AgentStream:
         Raises:
             Refused: Why the stream ended, unless the agent closed it.
         """
+        # Apart from the first message: a status cannot follow a write that stalls when these travel together.
+        await context.send_initial_metadata(())
         reader = asyncio.create_task(self._read(context))
         writer = asyncio.create_task(self._write(context))
         over = asyncio.create_task(self._over.wait())
@@ -132,8 +134,7 @@ class AgentStream:
             await asyncio.wait((reader, writer, over), return_when=asyncio.FIRST_COMPLETED)
             if reader.done():
                 self._close()
-            # gRPC takes no status beside a write that is under way: the call would never end for the agent. A write
-            # that the agent does not take never returns; it will find out by itself.
+            # A write that the agent does not take never returns. The status goes behind it, for when the agent reads.
             await asyncio.wait((writer,), timeout=_LAST_WORDS_MS_MAX / 1_000)
             if reader.done():
                 # Raises what the agent did wrong; a stream that the agent closed in order just ends.

@@ -12,6 +12,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from stepward.server.core import commands, rows, views
+from stepward.server.core.limits import cut
 from stepward.server.core.rows import Clock
 from stepward.v1 import agent_service_pb2, common_pb2, job_pb2
 
@@ -277,9 +278,3 @@ def _payload(message: common_pb2.Payload) -> rows.Payload:
 
 def _kind(kind: str, limits: Limits) -> str:
     return kind[: limits.failure_kind_chars_max] or KIND_WITHOUT_NAME
-
-
-def cut(text: str, bytes_max: int) -> str:
-    """Text of at most so many bytes, cut on a character border."""
-    encoded = text.encode()
-    return text if len(encoded) <= bytes_max else encoded[:bytes_max].decode(errors="ignore")

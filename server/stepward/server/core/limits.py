@@ -37,6 +37,9 @@ class Limits(Struct, frozen=True):
     actor_chars_max: int = 128
     # Steps that the answer about a job lists as undone, and as remaining, each: more would crowd out everything else.
     listed_steps_max: int = 1_000
+    # Why one of them remains: a thousand of these, their ids and an input are less than a MiB. The whole of a longer
+    # one stands in the step.
+    remainder_reason_bytes_max: int = 256
     # Payloads that one mapping takes apart, together: sixteen of the largest, some 20 ms.
     mapping_read_bytes_max: int = 4_194_304
     # Steps of a definition, and what one of them may wait for. Each job walks over its steps when it is undone.
@@ -88,3 +91,9 @@ class Limits(Struct, frozen=True):
     def accept_deadline_ms(self) -> int:
         """How long an offer may stay without word: one TTL."""
         return self.session_ttl_ms
+
+
+def cut(text: str, bytes_max: int) -> str:
+    """Text of at most so many bytes, cut on a character border."""
+    encoded = text.encode()
+    return text if len(encoded) <= bytes_max else encoded[:bytes_max].decode(errors="ignore")

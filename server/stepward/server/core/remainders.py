@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from stepward.server.core.compensation import needs_undo
+from stepward.server.core.limits import cut
 from stepward.server.core.rows import JOB_STATES_FINAL, JobState, StepState
 from stepward.server.core.step_verbs import PASSED_OVER
 from stepward.server.core.termination import TERMINATED
@@ -14,6 +15,7 @@ from stepward.server.core.termination import TERMINATED
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from stepward.server.core.limits import Limits
     from stepward.server.core.rows import Progress, Step, StepSpec
 
 # What a job says of what it left behind is listed once there may be something: a completed one has nothing to tell.
@@ -21,7 +23,7 @@ TOLD_IN = JOB_STATES_FINAL - {JobState.COMPLETED} | {JobState.ESCALATED}
 
 
 class Remainder(Struct, frozen=True):
-    """A step that remains done, or may remain done, and why it was not undone, in words."""
+    """A step that remains done, or may remain done, and why it was not undone, in words that may be cut."""
 
     step_id: str
     may_be_done: bool
@@ -35,8 +37,9 @@ class LeftBehind(Struct, frozen=True):
     remainders: tuple[Remainder, ...] = ()
 
 
-def left_behind(steps: Iterable[tuple[StepSpec, Step | None]], progress: Progress, listed_max: int) -> LeftBehind:
+def left_behind(steps: Iterable[tuple[StepSpec, Step | None]], progress: Progress, limits: Limits) -> LeftBehind:
     """Both lists, in the order of the definition."""
+    listed_max, bytes_max = limits.listed_steps_max, limits.remainder_reason_bytes_max
     undone: list[str] = []
     remainders: list[Remainder] = []
     for spec, step in steps:
@@ -44,10 +47,10 @@ def left_behind(steps: Iterable[tuple[StepSpec, Step | None]], progress: Progres
             continue
         if step.state is StepState.COMPENSATED:
             undone.append(spec.id)
-        elif needs_undo(step):
+        elif needs_undo(step) and len(remainders) < listed_max:
             may_be_done = step.maybe_done and step.state is not StepState.SUCCEEDED
-            remainders.append(Remainder(spec.id, may_be_done, _reason(spec, step, progress)))
-    return LeftBehind(tuple(undone[:listed_max]), tuple(remainders[:listed_max]))
+            remainders.append(Remainder(spec.id, may_be_done, cut(_reason(spec, step, progress), bytes_max)))
+    return LeftBehind(tuple(undone[:listed_max]), tuple(remainders))
 
 
 def _reason(spec: StepSpec, step: Step, progress: Progress) -> str:

@@ -120,7 +120,7 @@ def _job_view(reader: Rows, job_id: str, job: Job, limits: Limits, *, with_steps
         steps = [_read(reader, keys.step(job_id, ordinal), rows.Step) for ordinal in range(len(body.steps))]
     left = LeftBehind()
     if progress.state in TOLD_IN:
-        left = left_behind(zip(body.steps, steps, strict=True), progress, limits.listed_steps_max)
+        left = left_behind(zip(body.steps, steps, strict=True), progress, limits)
     return JobView(job_id, job, body, progress, output, failure, left, tuple(steps) if with_steps else ())
 
 
