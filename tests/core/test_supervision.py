@@ -10,6 +10,7 @@ from stepward.server.core.commands import (
     CancelJob,
     CloseStream,
     DrainSession,
+    Failed,
     OpenSession,
     RenewSession,
     ReportAttempts,
@@ -369,3 +370,17 @@ def test_one_poisoned_timer_does_not_stop_the_others() -> None:
 
     assert len(decision.failures) == 1
     assert any(key.startswith(keys.STEP + b"j2") for key in decision.changes)
+
+
+def test_what_is_due_on_log_time_has_its_share_of_a_sweep() -> None:
+    """Many sessions end at once, and a retry whose wait is over does not wait for the last of them."""
+    world = world_with(single())
+    for number in range(5):
+        world.open(f"idle-{number}", ("nothing",))
+    world.submit("j1", "single")
+    world.report("agent-one", "j1", "pay", Failed("Busy", "", retryable=True))
+    world.now_ms = 60_000
+
+    world.one(Sweep(2))
+
+    assert world.step_state("j1", "pay") == "READY"

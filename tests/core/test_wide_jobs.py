@@ -18,6 +18,7 @@ from stepward.server.core.commands import (
     CancelJob,
     Declined,
     Failed,
+    RenewSession,
     ReportAttempts,
     Succeeded,
     Sweep,
@@ -106,6 +107,25 @@ def test_the_widest_job_completes_at_the_cost_of_a_narrow_one(monkeypatch: pytes
     (narrow_gets, narrow_puts), (wide_gets, wide_puts) = per_step.values()
     assert wide_gets <= 2 * narrow_gets
     assert wide_puts <= 2 * narrow_puts
+
+
+def test_walks_that_fill_every_batch_leave_room_for_what_is_due_on_log_time() -> None:
+    """A retry whose wait is over does not wait for the end of wide jobs, which may follow each other for ever."""
+    loose = DefinitionBody("loose", tuple(step_spec(f"s{n}") for n in range(60)), b"", b"")
+    world, _ = started(loose, slots=1)
+    world.define(DefinitionBody("single", (step_spec("pay"),), b"", b""))
+    world.open("agent-one", ("pay",))
+    world.submit("j2", "single")
+    world.report("agent-one", "j2", "pay", Failed("Busy", "", retryable=True))
+    world.now_ms += 60_000
+    world.one(RenewSession("agent-one", 1, 0))
+    world.limits = replace(world.limits, activation_slice=9, batch_writes_max=10)
+
+    world.one(CancelJob("j1", "no"))
+    world.one(Sweep(500))
+
+    assert left_over(world) == 1
+    assert world.step_state("j2", "pay") == "OFFERED"
 
 
 def test_nothing_is_told_on_of_a_job_that_has_ended() -> None:

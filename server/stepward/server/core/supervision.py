@@ -45,19 +45,13 @@ _OVERDUE_COUNTED_MAX = 10_000
 
 def sweep(batch: Batch, command: Sweep) -> Swept:
     """Judge what is due, at most so many subjects and so many rows, and write the beat when it is a second old."""
-    handled = 0
-    for clock in (Clock.LED, Clock.LOG):
-        for key in _due(batch, clock, command.subjects_max - handled):
-            if batch.full:
-                batch.unfinished = True
-                break
-            savepoint = batch.draft.savepoint()
-            try:
-                _judge(batch, key, command.subjects_max)
-            except Exception as error:  # noqa: BLE001 - a rule of ours is wrong: one subject must not stop the others
-                batch.draft.rollback(savepoint)
-                batch.failures.append((key, error))
-            handled += 1
+    subjects_max, writes_max = command.subjects_max, batch.limits.batch_writes_max
+    # Walks over wide jobs are due at once again and again, on led time, and fill one batch after the other: what is
+    # due on log time has some room behind them.
+    others = len(_due(batch, Clock.LOG, subjects_max // 2))
+    handled = _judge_due(batch, Clock.LED, subjects_max - others, writes_max)
+    room = max(writes_max, batch.draft.writes + writes_max // 8)
+    handled += _judge_due(batch, Clock.LOG, subjects_max - handled, room)
     purged = retention.purge_due(batch)
     overdue = sum(len(_due(batch, clock, _OVERDUE_COUNTED_MAX)) for clock in (Clock.LED, Clock.LOG))
     stuck = _beat(batch, handled, overdue)
@@ -70,6 +64,23 @@ def sweep(batch: Batch, command: Sweep) -> Swept:
         purged=purged,
         stuck=stuck,
     )
+
+
+def _judge_due(batch: Batch, clock: Clock, subjects_max: int, writes_max: int) -> int:
+    """Judge what is due on one clock, until the batch has more than so many row changes. How many were judged."""
+    handled = 0
+    for key in _due(batch, clock, subjects_max):
+        if batch.draft.writes > writes_max:
+            batch.unfinished = True
+            break
+        savepoint = batch.draft.savepoint()
+        try:
+            _judge(batch, key, subjects_max)
+        except Exception as error:  # noqa: BLE001 - a rule of ours is wrong: one subject must not stop the others
+            batch.draft.rollback(savepoint)
+            batch.failures.append((key, error))
+        handled += 1
+    return handled
 
 
 def _now_ms(batch: Batch, clock: Clock) -> int:
