@@ -13,11 +13,14 @@ from stepward.server.core import compensation, invariants, keys, rows
 from stepward.server.core.commands import (
     AttemptsReported,
     CancelJob,
+    PauseJob,
     ProgressMade,
     ReportAttempts,
+    ResumeJob,
     RetryStep,
     SkipStep,
     Sweep,
+    TerminateJob,
     VerbDone,
 )
 from stepward.server.core.limits import Limits
@@ -158,6 +161,7 @@ class History:
             (self._restart, 1),
             (self._cancel, self.cancels),
             (self._person, self.people),
+            (self._hold, self.people),
         ]
 
     def _watch(self) -> None:
@@ -255,6 +259,13 @@ class History:
         ]
         self._by_hand(self.rng.choice(verbs))
 
+    def _hold(self) -> None:
+        """Somebody holds the job, lets it go on, or ends it."""
+        wish: list[AnyCommand] = [PauseJob(JOB, "wait", "ada"), ResumeJob(JOB, "go on", "ada")]
+        if self.rng.random() < 0.1:
+            wish = [TerminateJob(JOB, "enough", "ada")]
+        self.world.one(self.rng.choice(wish))
+
     def _by_hand(self, verb: RetryStep | SkipStep) -> None:
         before = self._row(self.world.ordinal(JOB, verb.step_id))
         answer = self.world.one(verb)
@@ -279,6 +290,8 @@ class History:
         raise AssertionError(f"the job does not end: {self.state.name}")
 
     def _help(self) -> None:
+        if self.state is JobState.PAUSED:
+            self.world.one(ResumeJob(JOB, "go on", "ada"))
         for ordinal, spec in enumerate(self.body.steps):
             step = self._row(ordinal)
             if step is not None and step.state in WAITING:

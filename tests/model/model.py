@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from stepward.server.core.commands import Failed
 from stepward.server.core.event_types import EventType as E
-from stepward.server.core.rows import Effect, JobState, OnUnknown, StartMode, StepState
+from stepward.server.core.rows import Effect, JobState, OnDeadline, OnUnknown, StartMode, StepState
 from tests.model.subject import Attempt, Subject, ViolationError, require
 
 if TYPE_CHECKING:
@@ -46,6 +46,9 @@ class Model:
         self.state = JobState.RUNNING
         self.given_up = False
         self.undoing = False
+        self.paused = self.was_paused = False
+        self.terminating = False
+        self._fails_late = body.on_deadline is OnDeadline.FAIL
         self.trace: list[str] = []
         self._limits = limits
         self._now_ms = 0
@@ -90,6 +93,15 @@ class Model:
             case E.JobEscalated:
                 require(any(step.state in PERSON for step in self.steps), "escalated, and nothing waits for a person")
                 self.state = JobState.ESCALATED
+            case E.JobPaused:
+                require(not self.given_up, "a job is paused that is given up")
+                self.paused = self.was_paused = True
+            case E.JobResumed:
+                self.paused = False
+            case E.JobTerminated:
+                self.terminating = self.given_up = True
+            case E.JobDeadlinePassed if self._fails_late and not self.given_up:
+                self.terminating = self.given_up = True
             case E.JobCompleted:
                 require(all(step.state in DONE for step in self.steps), "completed with steps that are not done")
                 self.state = JobState.COMPLETED
@@ -99,10 +111,17 @@ class Model:
                 pass
 
     def _job_ends(self, type_: E) -> None:
-        self._rest()
+        if not self.terminating:
+            self._rest()
+        for step in self.steps:
+            if self.terminating and step.kept is not None and step.kept[0] is S.SKIPPED:
+                # It was only asked whether there was anything to undo, and no event says that nobody asks any more.
+                self._let_go(step)
+                step.state, step.ended = S.SKIPPED, ""
         left = [step.spec.id for step in self.steps if step.stands]
         require(not any(step.held for step in self.steps), f"{type_.name} with attempts at work")
-        require(bool(left) == (type_ is E.JobFailed), f"{type_.name}, and what stands is {left}")
+        fails = type_ is E.JobFailed and (bool(left) or self.terminating)
+        require(fails or not (left or type_ is E.JobFailed), f"{type_.name}, and what stands is {left}")
         self.state = JobState[type_.name.removeprefix("Job").upper()]
 
     # A part of a step, whichever.
@@ -142,7 +161,8 @@ class Model:
                 require(all(need.state in DONE for need in needs), f"{step.spec.id} is ready before its needs")
             else:
                 back = step.ended in ("HandedBack", "AttemptStopped")
-                require(back or step.state is S.RETRY_WAIT, f"ready again from {step.state.name}")
+                held_back = step.state is S.READY and self.was_paused
+                require(back or held_back or step.state is S.RETRY_WAIT, f"ready again from {step.state.name}")
         elif part == "Undo":
             self._begins_undo(step)
         elif step.part != "Verify" or (self.given_up and not self.undoing):
@@ -152,6 +172,8 @@ class Model:
     def _offered(self, step: Subject, part: str, event: Event) -> None:
         require(step.state is StepState[f"{STATES[part]}READY"], f"offered in {step.state.name}")
         require(self.undoing or not self.given_up, f"{part} of {step.spec.id} is offered while its job is stopping")
+        require(not (self.paused and not self.undoing), f"{part} of {step.spec.id} is offered while its job is paused")
+        require(not self.terminating, f"{part} of {step.spec.id} is offered while its job is ended")
         require(event.token > step.newest, f"token {event.token} after {step.newest}")
         require(event.attempt == step.tries + 1, f"attempt {event.attempt} after {step.tries}")
         alone = self.undoing or step.spec.effect is Effect.NON_IDEMPOTENT
@@ -241,9 +263,15 @@ class Model:
                 asks = step.state is S.OUTCOME_UNKNOWN and step.spec.on_unknown is OnUnknown.ESCALATE
                 require(asks or (poison and step.ended), f"escalated from {step.state.name}")
                 step.state, step.ended = S.ESCALATED, ""
+            case E.StepFailed if self.terminating:
+                self._let_go(step)
+                step.state, step.ended = S.FAILED, ""
             case E.StepFailed:
                 require(not self._must_retry(step, "Step"), f"{step.spec.id} fails and could be tried again")
                 step.state, step.ended = S.FAILED, ""
+            case E.StepCancelled if self.terminating:
+                self._let_go(step)
+                step.state, step.ended = S.CANCELLED, ""
             case E.StepCancelled:
                 require(self.given_up and not step.maybe, f"cancelled in {step.state.name}")
                 if step.held:
@@ -358,6 +386,13 @@ class Model:
             step.state = S.UNDO_RETRY_WAIT
 
     def _skipped(self, step: Subject, state: StepState) -> None:
+        self._let_go(step)
+        step.state, step.ended = state, ""
+        if state is S.COMPENSATED:
+            step.maybe = False
+
+    def _let_go(self, step: Subject) -> None:
+        """A step is passed over, whatever it is at: what an agent holds may happen, unless it must ask first."""
         if step.held:
             attempt = step.attempts[step.newest]
             attempt.open = False
@@ -366,9 +401,6 @@ class Model:
                 attempt.acts_until_ms = None
                 step.maybe = True
         self._forget_question(step)
-        step.state, step.ended = state, ""
-        if state is S.COMPENSATED:
-            step.maybe = False
 
     # What it comes to.
 
@@ -388,6 +420,8 @@ class Model:
                 ("token", row.token, step.newest),
             ):
                 require(is_ == mine, f"{name} of {step.spec.id} is {is_!r}; it must be {mine!r}")
+        if self.paused and not self.given_up and self.state not in FINAL:
+            require(state is JobState.PAUSED, f"the job is {state.name}; it must be PAUSED")
         if state in FINAL or self.state in FINAL:
             require(state is self.state, f"the job is {state.name}; it must be {self.state.name}")
 
@@ -408,6 +442,9 @@ class Model:
                     self.given_up and (step.maybe or step.state is S.ESCALATED),
                     f"{step.spec.id} comes to rest as {row.state.name} from {step.state.name} {step.ended}",
                 )
+            case S.SKIPPED:
+                require(self.terminating and step.kept is not None, f"{step.spec.id} comes to rest as SKIPPED")
+                self._let_go(step)
             case S.FAILED:
                 known = step.state in (S.OUTCOME_UNKNOWN, S.ESCALATED) and step.spec.undo is None
                 require(self.given_up and known, f"{step.spec.id} comes to rest as FAILED from {step.state.name}")
