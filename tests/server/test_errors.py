@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import grpc
@@ -32,7 +33,9 @@ def test_codes_are_those_that_the_contract_says() -> None:
     """The comment of each reason begins with its code."""
     text = PROTO.read_text()
     for reason, code in errors.CODES.items():
-        assert f"// {code.name}: " in text[: text.index(f"ERROR_REASON_{reason.value} =")].splitlines()[-2], reason
+        before = text[: text.index(f"  ERROR_REASON_{reason.value} =")]
+        comment = re.split(r"^  ERROR_REASON_.*$|^enum .*$", before, flags=re.MULTILINE)[-1].lstrip()
+        assert comment.startswith(f"// {code.name}: "), reason
 
 
 def test_client_knows_every_reason() -> None:
