@@ -1,30 +1,36 @@
-"""What a job may be in an answer, without its steps: everything that it says at its bound, at once."""
+"""What a job without its steps, and a set of offers, may be: everything that they say at its bound, at once."""
 
 from __future__ import annotations
 
 import pytest
 
+from stepward.server import deliveries
 from stepward.server.api import convert
 from stepward.server.core import remainders
+from stepward.server.core.commands import AttemptRef
 from stepward.server.core.limits import Limits
 from stepward.server.core.rows import (
+    CancelReason,
     DefinitionBody,
     Failure,
     Head,
     Job,
     JobState,
+    Part,
     Payload,
     Progress,
+    StartMode,
     Step,
     StepSpec,
     StepState,
 )
-from stepward.server.core.views import JobView
+from stepward.server.core.views import JobView, OfferView
 from tests.core.world import step_spec
 
 LIMITS = Limits()
 # What the bounds of pages, of steps and of events leave for it, of the 4 MiB that a client takes.
 JOB_BYTES_MAX = 1 << 20
+CLIENT_BYTES_MAX = 4 << 20
 LONG = "n" * LIMITS.name_chars_max
 # Of the characters that take most bytes.
 SAID = "\N{RED APPLE}" * (LIMITS.failure_message_bytes_max // 4)
@@ -69,3 +75,28 @@ def test_a_job_of_which_everything_is_at_its_bound_fits_beside_its_steps(state: 
 
     assert (len(said.undone), len(said.remainders)) == (LIMITS.listed_steps_max, LIMITS.listed_steps_max)
     assert JOB_BYTES_MAX // 2 < said.ByteSize() < JOB_BYTES_MAX
+
+
+@pytest.mark.parametrize("input_bytes", [0, LIMITS.payload_bytes_max])
+@pytest.mark.parametrize("progress_bytes", [0, LIMITS.progress_bytes_max])
+def test_a_set_of_offers_fits_into_what_a_client_takes(input_bytes: int, progress_bytes: int) -> None:
+    """An agent with thousands of slots comes back: what is open goes out in messages that are cut by an estimate."""
+    encoding = "e" * convert.ENCODING_CHARS_MAX
+    view = OfferView(
+        AttemptRef("0-" + "0" * 32, LONG, 1 << 62),
+        action=LONG,
+        input=Payload(b"x" * input_bytes, encoding),
+        attempt_number=LIMITS.attempts_max,
+        idempotency_key=f"0-{'0' * 32}/{LONG}/1000/undo",
+        start=StartMode.ON_ACCEPT,
+        start_to_close_ms=LIMITS.duration_ms_max,
+        heartbeat_ms=LIMITS.duration_ms_max,
+        idempotent=True,
+        part=Part.UNDO,
+        definition_name=LONG,
+        last_progress=Payload(b"x" * progress_bytes, encoding),
+        cancel=CancelReason.NONE,
+    )
+    most = -(-deliveries.OFFERS_BYTES_MAX // deliveries.offer_bytes(view))
+
+    assert most * convert.offer(view).ByteSize() < CLIENT_BYTES_MAX

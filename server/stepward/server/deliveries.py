@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # An agent may send this often within a TTL.
 HEARTBEATS_A_TTL: Final = 6
-# What an offer costs beside its input, and where a set of them is cut: a message must fit into the limit of clients
+# What an offer costs beside its payloads, and where a set of them is cut: a message must fit into the limit of clients
 # that were told nothing, which is 4 MiB.
 OFFER_BYTES: Final = 512
 OFFERS_BYTES_MAX: Final = 1024 * 1024
@@ -59,4 +59,5 @@ def offer_views(
 
 def offer_bytes(view: OfferView) -> int:
     """Size of an offer in a message, near enough."""
-    return len(view.input.data) + OFFER_BYTES
+    progress = 0 if view.last_progress is None else len(view.last_progress.data)
+    return len(view.input.data) + progress + OFFER_BYTES
