@@ -5,6 +5,7 @@ With CI=true a skipped test fails: pytest itself would end with success although
 """
 
 import os
+import signal
 from collections import Counter
 from collections.abc import Generator
 
@@ -28,8 +29,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse early what cannot work."""
+    """Refuse early what cannot work, and hear a Ctrl-C wherever this was started."""
     config.stash[LEFT_OUT] = Counter()
+    # A shell without job control starts what runs in its background deaf to it, and each process that a test starts
+    # would be, too.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("--root") and os.geteuid() != 0:
         raise pytest.UsageError("--root needs root: the tests mount file systems. Run as root, or leave it away.")
 

@@ -55,12 +55,26 @@ def test_fails() -> None:
 """
 
 
-def run_pytest(folder: Path, text: str, *options: str, ci: str) -> tuple[int, str]:
+HEARS_CTRL_C = """
+import signal
+import subprocess
+import sys
+
+def test_hears() -> None:
+    ignored = "import signal, sys; sys.exit(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"
+    assert subprocess.run([sys.executable, "-c", ignored]).returncode == 0
+"""
+
+# As a shell without job control starts what is to run in its background.
+IN_THE_BACKGROUND = ("sh", "-c", 'trap "" INT; exec "$@"', "sh")
+
+
+def run_pytest(folder: Path, text: str, *options: str, ci: str, starter: tuple[str, ...] = ()) -> tuple[int, str]:
     """Run one file under our conftest; the exit code, and what was printed."""
     shutil.copy(ROOT / "tests" / "conftest.py", folder)
     (folder / "pytest.ini").write_text(CONFIGURATION)
     (folder / "test_sample.py").write_text(text)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:locust", *options]
+    command = [*starter, sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:locust", *options]
     environment = os.environ | {"CI": ci}  # inherited on purpose: a real run of pytest, CI apart
     ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     return ran.returncode, ran.stdout + ran.stderr
@@ -110,3 +124,10 @@ def test_expected_failure_is_no_skip(tmp_path: Path) -> None:
 
     assert code == 0
     assert "1 xfailed" in printed
+
+
+def test_what_tests_start_hears_a_ctrl_c_also_in_the_background(tmp_path: Path) -> None:
+    """Otherwise tests that send one to a process of theirs would wait for its end in vain."""
+    code, said = run_pytest(tmp_path, HEARS_CTRL_C, ci="", starter=IN_THE_BACKGROUND)
+
+    assert code == 0, said

@@ -13,6 +13,7 @@ from stepward.client.watching import Watch
 from stepward.server.api import history, job_steps, watch
 from stepward.server.api.watch import Following
 from stepward.server.core import keys, rows
+from stepward.server.core.rejections import Reason, Refused
 from stepward.server.core.rows import JOB_STATES_FINAL, StepState
 from stepward.server.shard import Reading
 from stepward.server.store.live import CommittedRows
@@ -68,12 +69,20 @@ class Follower:
         self.steps: dict[str, int] = {}
         self.counts: dict[int, int] = {}
         self.resumed = 0
+        self.job_is_gone = False
+        """Whether he was told that it is there no more: it had ended, and its retention is over."""
         self._world = world
         self._rng = rng
         self._stream = Following(job_id, 0, world.limits)
 
     def look(self, *, to_the_end: bool = False) -> None:
         """Take what there is, or a part of it; perhaps lose the stream."""
+        self.job_is_gone = self._world.reader.get(keys.job(self.job_id)) is None
+        if self.job_is_gone:
+            with pytest.raises(Refused) as refused:
+                self._stream.news(reading(self._world))
+            assert refused.value.rejection.reason is Reason.JOB_NOT_FOUND
+            return
         while True:
             news = self._stream.news(reading(self._world))
             if news.message is not None:
@@ -142,6 +151,7 @@ class Followed(History):
 
     @override
     def _check(self) -> None:
+        self._note_ends()
         followed = {follower.job_id for follower in self.followers}
         for job_id in self.jobs:
             if job_id not in followed and self.chance.random() < 0.2:
@@ -150,18 +160,20 @@ class Followed(History):
                     ByClient(self.world, job_id, self.chance),
                 ]
         for follower in self.followers:
-            if self.chance.random() < 0.2:
+            if not follower.job_is_gone and self.chance.random() < 0.2:
                 follower.look()
 
     def check_followers(self) -> Counter[str]:
         """What they were told, when they have looked for the last time."""
         for follower in self.followers:
             follower.look(to_the_end=True)
+        there = [follower for follower in self.followers if not follower.job_is_gone]
+        for follower in there:
             assert follower.told == happened(self.world, follower.job_id), (self.seed, follower.job_id)
             self._check_steps(follower)
-        ended = sum(self.world.progress(one.job_id).state in JOB_STATES_FINAL for one in self.followers)
         return Counter(
-            ended=ended,
+            ended=sum(self.world.progress(one.job_id).state in JOB_STATES_FINAL for one in there),
+            gone=len(self.followers) - len(there),
             resumed=sum(one.resumed for one in self.followers),
             events=sum(len(f.told) for f in self.followers),
         )
@@ -192,3 +204,4 @@ def test_followers_are_told_the_history(monkeypatch: pytest.MonkeyPatch, steps_m
         met += followed.check_followers()
 
     assert min(met[what] for what in ("ended", "resumed", "events")) > 50, met
+    assert met["gone"] > 10, met
