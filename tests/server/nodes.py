@@ -33,6 +33,8 @@ T = TypeVar("T")
 
 # Nothing here takes longer, unless it hangs.
 CALL_S_MAX = 10.0
+
+DETAILS = "grpc-status-details-bin"
 CHANNEL_OPTIONS = {
     "grpc.max_receive_message_length": -1,
     "grpc.max_send_message_length": -1,
@@ -120,9 +122,14 @@ class Refusal:
     resource: str
 
 
+def has_details(error: grpc.aio.AioRpcError) -> bool:
+    """Whether a server has said why, and not the caller's own clock or connection."""
+    return DETAILS in dict(error.trailing_metadata() or ())
+
+
 def refusal(error: grpc.aio.AioRpcError) -> Refusal:
     """The google.rpc details of a refused call, which hold exactly one ErrorInfo."""
-    raw = dict(error.trailing_metadata() or ())["grpc-status-details-bin"]
+    raw = dict(error.trailing_metadata() or ())[DETAILS]
     assert isinstance(raw, bytes)
     status = status_pb2.Status.FromString(raw)
     assert status.code == error.code().value[0]

@@ -35,6 +35,9 @@ JOBS_A_CALL, FLOODS, PACE_S = 30, 5, 0.25
 MEMORY_BYTES_MAX = 512 << 20
 # Nobody's outcome, renewal or cancel waits for more than a few flushes, whatever waits beside it.
 ANSWER_S_MAX = 3.0
+# Nor does a submission in a namespace of its own, but it takes its turn with those of the flood, which are large: far
+# less than the time in which all that waits before it would be written.
+SUBMIT_S_MAX = 10.0
 
 
 @contextlib.asynccontextmanager
@@ -92,7 +95,7 @@ class Probe:
 
     def __init__(self, stubs: Stubs) -> None:
         self._stubs = stubs
-        self.slowest_s = 0.0
+        self.slowest_submit_s = self.slowest_cancel_s = 0.0
         self.rounds = 0
 
     async def run(self, until_s: float) -> None:
@@ -100,15 +103,12 @@ class Probe:
             began = time.monotonic()
             job = submission("one", namespace="other")
             submitted = await self._stubs.jobs.SubmitJob(job_service_pb2.SubmitJobRequest(job=job), timeout=S)
-            self._took(began)
+            self.slowest_submit_s = max(self.slowest_submit_s, time.monotonic() - began)
             began = time.monotonic()
             cancel = job_service_pb2.CancelJobRequest(job_id=submitted.job_id)
             await self._stubs.jobs.CancelJob(cancel, timeout=S)
-            self._took(began)
+            self.slowest_cancel_s = max(self.slowest_cancel_s, time.monotonic() - began)
             self.rounds += 1
-
-    def _took(self, began_s: float) -> None:
-        self.slowest_s = max(self.slowest_s, time.monotonic() - began_s)
 
 
 async def renew(joined: PlainAgent) -> float:
@@ -174,7 +174,8 @@ async def test_h066_overload_sheds_new_work_first(tmp_path: Path, seconds: int) 
         silent_s, memory_bytes = await renewing, await watching
         agents = (await calls.agents.ListAgents(agent_service_pb2.ListAgentsRequest(), timeout=S)).agents
 
-    print(f"{flood.results} {done_under_flood=} {probe.rounds=} {probe.slowest_s=:.2f} {silent_s=:.2f}")
+    print(f"{flood.results} {done_under_flood=} {probe.rounds=} {silent_s=:.2f}")
+    print(f"{probe.slowest_submit_s=:.2f} {probe.slowest_cancel_s=:.2f}")
     print(f"{memory_bytes >> 20} MiB, delays {min(flood.delays_ms)} to {max(flood.delays_ms)} ms")
     # New work is shed, and told when to come back ...
     assert flood.results.keys() == {"GRANTED", "OVERLOADED"}
@@ -182,7 +183,8 @@ async def test_h066_overload_sheds_new_work_first(tmp_path: Path, seconds: int) 
     assert 50 <= min(flood.delays_ms) < max(flood.delays_ms) <= 10_000
     # ... what exists goes on ...
     assert done_under_flood > 0
-    assert probe.slowest_s < ANSWER_S_MAX
+    assert probe.slowest_cancel_s < ANSWER_S_MAX
+    assert probe.slowest_submit_s < SUBMIT_S_MAX
     assert silent_s < TTL_MS / 1_000
     assert [(one.session_id, one.generation) for one in agents] == [(joined.session_id, 1)]
     assert joined.cancels == []
