@@ -31,7 +31,9 @@ SIGN_EVERY_S = 0.1
 # Above `payload_bytes_max`.
 TOO_LARGE_BYTES = 300_000
 
-Trouble = Literal["none", "stay", "hang", "fall-silent", "hold", "hold-for-ever", "wake-late", "too-large"]
+Trouble = Literal[
+    "none", "stay", "hang", "fall-silent", "hold", "hold-a-while", "hold-for-ever", "wake-late", "too-large"
+]
 
 agent = Agent(queue="faults", slots=16, drain_timeout_seconds=0.5)
 
@@ -58,6 +60,11 @@ class Plan(Struct, frozen=True, kw_only=True):
     def pipe(self) -> Path:
         """A pipe: one byte for each that holds the interpreter."""
         return Path(self.folder, f"pipe-{self.fault}")
+
+    @property
+    def held(self) -> Path:
+        """A file that appears just before the interpreter is held."""
+        return Path(self.folder, f"held-{self.fault}")
 
     @property
     def began(self) -> Path:
@@ -138,13 +145,10 @@ def blocking(ctx: Context, plan: Plan) -> Any:
     if in_trouble(ctx, plan) and ctx.attempt == 1:
         match plan.trouble:
             case "hold":
-                begin(plan)
-                _wait_for(plan.release)
-                pipe = os.open(plan.pipe, os.O_RDWR)
-                # With the interpreter held; nothing of this process goes on until somebody writes a byte.
-                ctypes.PyDLL(None).read(pipe, ctypes.create_string_buffer(1), 1)
-                os.close(pipe)
+                _hold(plan)
                 time.sleep(FOR_EVER_S)
+            case "hold-a-while":
+                _hold(plan)
             case "hold-for-ever":
                 begin(plan)
                 ctypes.PyDLL(None).sleep(FOR_EVER_S)
@@ -155,6 +159,16 @@ def blocking(ctx: Context, plan: Plan) -> Any:
                     # Once more, with a token that is old by now. Only the service can refuse it.
                     asyncio.run(_call_once(ctx, plan))
     return output(ctx, plan)
+
+
+def _hold(plan: Plan) -> None:
+    """Hold the interpreter: nothing of this process goes on until somebody writes a byte into the pipe."""
+    begin(plan)
+    _wait_for(plan.release)
+    pipe = os.open(plan.pipe, os.O_RDWR)
+    plan.held.touch()
+    ctypes.PyDLL(None).read(pipe, ctypes.create_string_buffer(1), 1)
+    os.close(pipe)
 
 
 async def _call_once(ctx: Context, plan: Plan) -> None:

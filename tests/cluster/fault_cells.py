@@ -53,6 +53,7 @@ class Fault(StrEnum):
     AGENT_KILLED = "agent-killed"
     AGENT_PAUSED = "agent-paused"
     AGENT_BLOCKED = "agent-blocked"
+    AGENT_BLOCKED_BEFORE = "agent-blocked-before"
     AGENTS_VANISH = "agents-vanish"
     HANDLER_HANGS = "handler-hangs"
     HANDLER_SILENT = "handler-silent"
@@ -74,6 +75,7 @@ class Bound(StrEnum):
     START_TO_CLOSE = "start_to_close"
     HEARTBEAT = "heartbeat"
     QUEUE = "queue"
+    ACCEPT = "accept"
     REPORT = "report"
     BACK = "back"
     NOT_NOTICED = "not noticed"
@@ -93,6 +95,8 @@ class Bound(StrEnum):
                 return HEARTBEAT_MS + HEARTBEAT_MS // 3 + SWEEP_MS_MAX
             case Bound.QUEUE:
                 return QUEUE_MS + SWEEP_MS_MAX
+            case Bound.ACCEPT:
+                return TTL_MS + SWEEP_MS_MAX
             case Bound.REPORT:
                 # What the handler waits for an answer, and its way.
                 return 500 + SWEEP_MS_MAX
@@ -113,6 +117,7 @@ class Bound(StrEnum):
             Bound.START_TO_CLOSE: f"by the start-to-close timeout of the step, {judged}: {seconds}",
             Bound.HEARTBEAT: f"by the heartbeat timeout, a third of it for the way of a sign, {judged}: {seconds}",
             Bound.QUEUE: f"by the queue timeout of the step, {judged}: {seconds}",
+            Bound.ACCEPT: f"by an offer that is not accepted within a TTL, {judged}: {seconds}",
             Bound.REPORT: f"by what the handler says; where it waits 0.5 s for an answer, within {seconds}",
             Bound.BACK: f"by what the agent says when the server is back: {seconds} after that",
             Bound.NOT_NOTICED: "not at all: no lease and no timeout of a handler that has ended is used up",
@@ -128,6 +133,8 @@ class Bound(StrEnum):
                 return START_TO_CLOSE_MS
             case Bound.QUEUE:
                 return QUEUE_MS
+            case Bound.ACCEPT:
+                return TTL_MS
             case _:
                 return 0
 
@@ -155,6 +162,9 @@ GIVEN: dict[Fault, Given] = {
     ),
     Fault.AGENT_BLOCKED: Given(
         title="handler on a thread blocks the agent's interpreter", bound=Bound.LEASE, trouble="hold", runs="thread"
+    ),
+    Fault.AGENT_BLOCKED_BEFORE: Given(
+        title="agent's interpreter is blocked when it is offered a step, and goes on later", bound=Bound.LEASE
     ),
     Fault.AGENTS_VANISH: Given(title="all agents vanish; another comes later", bound=Bound.LEASE, trouble="stay"),
     Fault.HANDLER_HANGS: Given(title="handler hangs", bound=Bound.START_TO_CLOSE, trouble="hang", begins="started"),
@@ -215,6 +225,8 @@ class Must(Struct, frozen=True, kw_only=True):
     end: End
     words: str
     """What is decided, for people."""
+    bound: Bound | None = None
+    """Where it is noticed by something else than the fault is in other kinds."""
 
 
 WELL = End(StepState.SUCCEEDED, JobState.COMPLETED, 1)
@@ -269,6 +281,34 @@ MUST: dict[Fault, dict[Kind, Must]] = {
     Fault.AGENT_KILLED: _LOST,
     Fault.AGENT_PAUSED: _LOST,
     Fault.AGENT_BLOCKED: _LOST,
+    Fault.AGENT_BLOCKED_BEFORE: _LOST
+    | {
+        Kind.REPEATABLE: Must(
+            noticed="StepAttemptLost",
+            decided=("StepRetryScheduled", "StepSucceeded", "JobCompleted"),
+            words="given to another agent; the first one does not begin it any more",
+            end=WELL,
+        ),
+        Kind.ASKABLE: Must(
+            noticed="StepAttemptLost",
+            decided=("VerifyReady", "StepFoundNotDone", "StepSucceeded", "JobCompleted"),
+            words="the service is asked when the lost agent surely cannot act any more; it says no, so another does it",
+            end=WELL,
+        ),
+        Kind.NEITHER: Must(
+            noticed="StepHandedBack",
+            decided=("StepOffered", "StepSucceeded", "JobCompleted"),
+            words="given to another agent: it had to be accepted first, so it surely was not begun",
+            end=WELL,
+            bound=Bound.ACCEPT,
+        ),
+        Kind.UNDOING: Must(
+            noticed="UndoAttemptLost",
+            decided=("UndoRetryScheduled", "UndoSucceeded", "JobCancelled"),
+            words="the undo (of a cancelled job) goes to another agent when the lost one surely cannot act any more",
+            end=End(StepState.COMPENSATED, JobState.CANCELLED, 0),
+        ),
+    },
     Fault.AGENTS_VANISH: _LOST,
     Fault.HANDLER_HANGS: _TIMED_OUT,
     Fault.HANDLER_SILENT: _TIMED_OUT,
@@ -380,6 +420,11 @@ class Cell(Struct, frozen=True, order=True):
     @property
     def must(self) -> Must:
         return MUST[self.fault][self.kind]
+
+    @property
+    def bound(self) -> Bound:
+        """By when the fault must be noticed in this kind of step."""
+        return self.must.bound or self.given.bound
 
 
 CELLS = tuple(Cell(fault, kind) for fault in Fault for kind in Kind)

@@ -89,7 +89,7 @@ def _section(fault: Fault, seen: dict[Cell, Sighting]) -> str:
     example = next(cell for cell in cells if cell in FIRST)
     parts = [
         f"## {cells[0].given.title}",
-        textwrap.fill(f"It is noticed {cells[0].given.bound.words}.", 120),
+        *_notices(cells),
         _table(COLUMNS, [_row(seen[cell]) for cell in cells]),
         *(_timeline(seen[cell]) for cell in cells if cell in TIMELINES),
         f"What `stepward job show` says in the end ({example.kind.words}):",
@@ -98,6 +98,13 @@ def _section(fault: Fault, seen: dict[Cell, Sighting]) -> str:
         "```\n" + "\n".join(_history(seen[example])) + "\n```",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _notices(cells: Sequence[Cell]) -> list[str]:
+    """How the fault is noticed, and where that is otherwise in some kind of step."""
+    found = [f"It is noticed {cells[0].given.bound.words}."]
+    found += [f"{cell.kind.words}: {cell.must.bound.words}." for cell in cells if cell.must.bound is not None]
+    return [textwrap.fill(text[0].upper() + text[1:], 120) for text in found]
 
 
 def _row(sighting: Sighting) -> tuple[str, ...]:

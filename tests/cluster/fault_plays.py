@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from stepward.client import StepwardError
 from stepward.client.demo.processes import Child, ChildError
-from tests.cluster.fault_cells import Bound, Cell, Fault, Kind
+from tests.cluster.fault_cells import TTL_MS, Bound, Cell, Fault, Kind
 from tests.cluster.fault_sightings import Began, Event, Sighting
 from tests.cluster.fault_stage import SETTLED_S_MAX, Stage, now_ms
 from tests.cluster.rig import until
@@ -69,6 +69,7 @@ async def run(folder: Path, cells: Iterable[Cell]) -> Run:
 
 async def play(stage: Stage, fault: Fault, cells: list[Cell]) -> list[Sighting]:
     """Make one fault in the steps of its cells and see what comes of it."""
+    await stage.define(cells)
     match fault:
         case Fault.AGENT_KILLED | Fault.AGENTS_VANISH:
             return await _killed(stage, fault, cells)
@@ -76,6 +77,8 @@ async def play(stage: Stage, fault: Fault, cells: list[Cell]) -> list[Sighting]:
             return await _paused(stage, fault, cells)
         case Fault.AGENT_BLOCKED:
             return await _blocked(stage, fault, cells)
+        case Fault.AGENT_BLOCKED_BEFORE:
+            return await _blocked_before(stage, fault, cells)
         case _ if fault in ALONE:
             return await _server_away(stage, fault, cells)
         case _:
@@ -143,6 +146,38 @@ async def _blocked(stage: Stage, fault: Fault, cells: list[Cell]) -> list[Sighti
     seen = await _sightings(stage, jobs, began)
     await stage.dismiss(rescuer, parent)
     return [replace(sighting, exit_codes=_exit_codes(parent)) for sighting in seen]
+
+
+async def _blocked_before(stage: Stage, fault: Fault, cells: list[Cell]) -> list[Sighting]:
+    """Steps are offered to an agent that has just been blocked; it goes on when others have done them."""
+    victim = await stage.agent(f"{fault}-0", fault)
+    undoing = await stage.submit([cell for cell in cells if cell.kind is Kind.UNDOING])
+    for job_id in undoing.values():
+        await stage.event(job_id, "StepSucceeded")
+    plan = await stage.holder(fault)
+    os.mkfifo(plan.pipe)
+    mark = await stage.mark()
+    plan.release.touch()
+    await until(plan.held.exists, seconds_max=SETTLED_S_MAX, what="the interpreter is held")
+    began = replace(mark, slack_ms=now_ms() - mark.at_ms)
+    jobs = await stage.submit([cell for cell in cells if cell.kind is not Kind.UNDOING])
+    for job_id in undoing.values():
+        await stage.client.cancel(job_id, "so that it is undone")
+    for cell, job_id in (jobs | undoing).items():
+        await stage.event(
+            job_id, "UndoOffered" if cell.kind is Kind.UNDOING else "StepOffered", seconds_max=TTL_MS / 1000
+        )
+    rescuer = await stage.agent(f"{fault}-rescuer", fault)
+    jobs |= undoing
+    await stage.settled(jobs)
+    handle = os.open(plan.pipe, os.O_RDWR)
+    os.write(handle, b".")
+    # Its session is over, so it is there again when it has said hello with a new one.
+    await stage.connected(fault, 2)
+    os.close(handle)
+    seen = await _sightings(stage, jobs, began)
+    await stage.dismiss(rescuer, victim)
+    return [replace(sighting, blocked_pid=victim.pid) for sighting in seen]
 
 
 async def _server_away(stage: Stage, fault: Fault, cells: list[Cell]) -> list[Sighting]:

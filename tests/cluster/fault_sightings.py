@@ -61,6 +61,8 @@ class Sighting(Struct, frozen=True, kw_only=True):
     """From when until when there was no server, by the wall clock. Its start comes after that."""
     back_at_ms: int = 0
     """When the server said that it was back."""
+    blocked_pid: int = 0
+    """The process that was blocked."""
     exit_codes: tuple[int, ...] = ()
     """With which codes workers ended that their parent started again."""
 
@@ -121,7 +123,7 @@ def breaches(sighting: Sighting) -> list[str]:
 
 
 def _noticing(sighting: Sighting) -> Iterable[str]:
-    must, bound = sighting.cell.must, sighting.cell.given.bound
+    must, bound = sighting.cell.must, sighting.cell.bound
     if bound is Bound.NOT_NOTICED:
         wrong = [event.type for event in sighting.history if event.type.endswith(WRONG)]
         wrong = [type_ for type_ in wrong if sighting.cell.kind is not Kind.UNDOING or type_ != "StepAttemptFailed"]
@@ -198,6 +200,11 @@ def _own(sighting: Sighting) -> Iterable[str]:
         case Fault.AGENT_BLOCKED:
             if 70 not in sighting.exit_codes:
                 yield f"the worker did not end with 70 when it had its interpreter back, but {sighting.exit_codes}"
+        case Fault.AGENT_BLOCKED_BEFORE:
+            attempt = "undo" if sighting.cell.kind is Kind.UNDOING else "do"
+            calls = [entry.call for entry in sighting.entries if entry.call.verb == attempt]
+            if any(call.agent_pid == sighting.blocked_pid for call in calls):
+                yield "the agent began what it was offered, although its lease was over when it could"
         case Fault.HANDLER_HANGS | Fault.HANDLER_SILENT | Fault.HANDLER_PROCESS_BLOCKED:
             if "StepAttemptConfirmedStopped" not in types:
                 yield "the agent did not say that the handler has stopped"

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from stepward.agents.examples.ledger import read_as
-from stepward.client import AsyncClient, Definition
+from stepward.client import AsyncClient, Definition, WaitTimedOut
 from stepward.client.definition_options import Retry, Timeouts, Undo, Verify
 from stepward.client.demo.processes import Child, stop_all
 from stepward.client.tree import plain, render_tree
@@ -36,7 +37,7 @@ NOBODY = "nobody"
 MARK = "mark"
 
 # Longer than any cell takes on a busy machine, and shorter than a test may.
-SETTLED_S_MAX = 60.0
+SETTLED_S_MAX = 30.0
 BEGUN_S_MAX = 40.0
 STOP_S_MAX = 3.0
 
@@ -68,7 +69,9 @@ def definition(cell: Cell) -> Definition:
         verify=Verify("ask", queue=cell.fault, timeouts=far) if cell.kind is Kind.ASKABLE else None,
     )
     if undoing:
-        made.step("wreck", queue=cell.fault, needs=[deed], input={}, timeouts=far)
+        # Where the undo must begin at a moment of ours, nothing fails: the job is cancelled.
+        waits = cell.fault is Fault.AGENT_BLOCKED_BEFORE
+        made.step("wreck", queue=NOBODY if waits else cell.fault, needs=[deed], input={}, timeouts=far)
     return made
 
 
@@ -123,11 +126,19 @@ class Stage:
         command = [sys.executable, *how, AGENT, "--server", self.rig.address, "--queue", queue]
         child = Child.launch(name, command, folder=self.rig.folder, inside=ROOT)
         self.rig.agents[name] = child
-        ends_at = time.monotonic() + BEGUN_S_MAX
-        while await self._connected(queue) <= before:
-            assert time.monotonic() < ends_at, f"{name} did not connect:\n{child.tail()}"
-            await asyncio.sleep(LOOK_EVERY_S * 5)
+        await self.connected(queue, before + 1)
         return child
+
+    async def connected(self, queue: str, count: int) -> None:
+        """Wait until so many agents of a queue are connected.
+
+        Raises:
+            AssertionError: They were not, in time.
+        """
+        ends_at = time.monotonic() + BEGUN_S_MAX
+        while (there := await self._connected(queue)) < count:
+            assert time.monotonic() < ends_at, f"{there} of {count} agents of {queue} are connected"
+            await asyncio.sleep(LOOK_EVERY_S * 5)
 
     async def _connected(self, queue: str) -> int:
         return len([1 async for agent in self.client.agents() if agent.queue == queue and agent.connected])
@@ -136,14 +147,32 @@ class Stage:
         """End agents that have played their part."""
         await asyncio.to_thread(stop_all, children, STOP_S_MAX)
 
-    async def submit(self, cells: Iterable[Cell]) -> dict[Cell, str]:
-        """Submit the job of each cell."""
-        jobs = {}
+    async def define(self, cells: Iterable[Cell]) -> None:
+        """Say what the jobs of cells are."""
         for cell in cells:
             await self.client.apply_definition(definition(cell))
+
+    async def submit(self, cells: Iterable[Cell]) -> dict[Cell, str]:
+        """Submit the job of each cell, which is defined."""
+        jobs = {}
+        for cell in cells:
             submitted = await self.client.submit(cell.id, msgspec.to_builtins(self.plan(cell)))
             jobs[cell] = submitted.job_id
         return jobs
+
+    async def holder(self, fault: Fault) -> Plan:
+        """Have a handler that is about to hold the interpreter of its agent for a while; returns its plan.
+
+        The cluster knows that it has begun, or the next attempt would count as its first and hold another agent.
+        """
+        plan = replace(self.plan(Cell(fault, Kind.REPEATABLE)), kind="holder", trouble="hold-a-while")
+        holder = Definition(f"{fault}-holder")
+        holder.step(STEP, action="do-on-thread", queue=fault)
+        await self.client.apply_definition(holder)
+        submitted = await self.client.submit(holder.name, msgspec.to_builtins(plan))
+        await until(plan.began.exists, seconds_max=BEGUN_S_MAX, what=f"{plan.began} is there")
+        await self.event(submitted.job_id, "StepStarted")
+        return plan
 
     def plan(self, cell: Cell) -> Plan:
         """What the handlers of a cell are told."""
@@ -192,9 +221,17 @@ class Stage:
             await asyncio.sleep(LOOK_EVERY_S * 5)
 
     async def settled(self, jobs: dict[Cell, str]) -> None:
-        """Wait until every job has ended or waits for a person."""
-        for job_id in jobs.values():
-            await self.client.wait(job_id, wait_max_s=SETTLED_S_MAX, check=False)
+        """Wait until every job has ended or waits for a person.
+
+        Raises:
+            AssertionError: One had not in time.
+        """
+        for cell, job_id in jobs.items():
+            try:
+                await self.client.wait(job_id, wait_max_s=SETTLED_S_MAX, check=False)
+            except WaitTimedOut:
+                said = [f"{event.led_ms} {event.type} {event.detail}" for event in await self.history(job_id)]
+                raise AssertionError(f"{cell.id} has not ended after {SETTLED_S_MAX:.0f} s: {said}") from None
 
     async def sighting(self, cell: Cell, job_id: str, began: Callable[[tuple[Event, ...]], Began]) -> Sighting:
         """All that is to be seen of a job now."""

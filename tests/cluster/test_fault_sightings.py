@@ -105,6 +105,7 @@ LATER = 50_000
         ),
         (replace(PAUSED, entries=PAUSED.entries[:3]), "the service refused no old token"),
         (replace(PAUSED, cell=Cell(Fault.AGENT_BLOCKED, Kind.UNDOING)), "the worker did not end with 70"),
+        (replace(PAUSED, cell=Cell(Fault.AGENT_BLOCKED_BEFORE, Kind.UNDOING), blocked_pid=1), "the agent began what"),
         (replace(AWAY, history=(event("StepAttemptLost", LATER), *AWAY.history)), "nothing was to be noticed"),
         (replace(AWAY, away_ms=(100, 100 + TTL_MS)), "leases would not have ended"),
         (away(at_ms=101), "happened while there was no server"),
