@@ -2,15 +2,20 @@
 
 Nothing here reads a clock, draws a random number by itself, or does I/O. Reading order:
 
-1. `rows`, `slice_rows` and `keys`: what is stored, and under which keys.
-2. `commands` and `rejections`: what may be asked, and what may be refused.
-3. `draft`: the overlay in which one batch is decided.
-4. `decide`: the entry: one savepoint a command, then the offers.
-5. `batch`: what every rule works on, and the only way in which a step changes.
-6. `submission`, `advance`, `offers`, `reports`, `attempts`, `compensation`, `sessions`, `supervision`,
-   `step_verbs`, `job_verbs`, `termination`: rules by noun.
-   `passes` (walks over all steps of a job), `spreads` (an outcome that many wait for), `retention` and `patrol`.
-7. `states`, `leases`, `clocks`, `policies`, `definition`, `graph`, `template`, `mapping`: tables and arithmetic.
-8. `inputs`, `views`, `remainders`: what handlers are given and readers see, put together from rows.
-9. `invariants`, `wide_jobs`: what must hold of the rows, for tests.
+1. `rows`, `slice_rows`, `epoch_rows` and `keys`: what is stored, and under which keys; `parts` and `event_types` name
+   parts of steps and what happens to them.
+2. `commands`, `rejections` and `limits`: what may be asked, what may be refused, and every bound.
+3. `states`: what a step may become, and what moves it on.
+4. `reader` and `draft`: committed rows, and the overlay in which one batch is decided.
+5. `decide`: the entry: one savepoint a command, then the offers.
+6. `batch`: what every rule works on, and the only way in which a step changes; it keeps the `counts` of jobs.
+7. `submission`, `advance`, `offers`, `reports`, `attempts`, `compensation`: a job from its beginning to its end.
+8. `spreads` (an outcome that reaches other steps) and `passes` (a walk over all steps of a job).
+9. `verifying`, `schedules`, `policies`, `deadlines`: questions, bounds in time, and waits.
+10. `step_verbs`, `job_verbs`, `pauses`, `termination`: what people do.
+11. `sessions`, `leases`, `clocks`, `supervision`, `retention`, `patrol`: agents, time, and what is due.
+12. `definition_source`, `definition`, `definition_rules`, `graph`, `ordinals`, `canonical`: definitions, and equality.
+13. `template`, `mapping`, `json_text`, `inputs`: payloads that are put together from others.
+14. `views`, `remainders`, `lists`: what readers see.
+15. `invariants`, `wide_jobs`: what must hold of the rows, for tests.
 """
