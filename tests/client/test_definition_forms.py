@@ -20,7 +20,8 @@ from stepward.server.core.rejections import Violation
 from stepward.server.core.rows import DefinitionBody
 from stepward.v1 import definition_pb2
 
-EXAMPLES_MAX = 150
+EXAMPLES_MAX = 40
+EXAMPLES_MANY = 500
 
 names = st.from_regex(r"[A-Za-z0-9._-]{1,12}", fullmatch=True)
 # Everything that YAML has an opinion about, and everything else that UTF-8 has a form for.
@@ -141,6 +142,19 @@ def test_the_most_steps_are_built_written_and_read() -> None:
 @given(definitions())
 def test_what_is_built_is_read_from_its_file(built: Definition) -> None:
     """Equal bytes, so one version whichever way it came."""
+    require_one(built)
+
+
+@pytest.mark.slow
+@settings(max_examples=EXAMPLES_MANY, deadline=None)
+@given(definitions())
+def test_many_that_are_built_are_read_from_their_files(built: Definition) -> None:
+    """The same, for more of them."""
+    require_one(built)
+
+
+def require_one(built: Definition) -> None:
+    """The definition and its file are one."""
     message = built.to_proto()
     from_file = loads(built.to_yaml())
 

@@ -197,11 +197,27 @@ def test_followers_are_told_the_history(monkeypatch: pytest.MonkeyPatch, steps_m
     """Without a gap or a repetition, however messages are cut, and whether or not they have room for all steps."""
     monkeypatch.setattr(job_steps, "STEPS_MAX", steps_max)
     monkeypatch.setattr(watch, "EVENTS_MAX", events_max)
+    met = follow_histories(0, 3)
+
+    assert min(met[what] for what in ("ended", "resumed", "events")) > 25, met
+    assert met["gone"] > 5, met
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("steps_max", [1_000, 2, 0])
+@pytest.mark.parametrize("events_max", [1_000, 3, 1])
+def test_followers_of_many_histories(monkeypatch: pytest.MonkeyPatch, steps_max: int, events_max: int) -> None:
+    """The same, for others."""
+    monkeypatch.setattr(job_steps, "STEPS_MAX", steps_max)
+    monkeypatch.setattr(watch, "EVENTS_MAX", events_max)
+    follow_histories(100, 12)
+
+
+def follow_histories(first: int, count: int) -> Counter[str]:
+    """Run some histories whose jobs are followed, and add up what the followers met."""
     met: Counter[str] = Counter()
-    for seed in range(6):
+    for seed in range(first, first + count):
         followed = Followed(seed)
         followed.run()
         met += followed.check_followers()
-
-    assert min(met[what] for what in ("ended", "resumed", "events")) > 50, met
-    assert met["gone"] > 10, met
+    return met
