@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -173,13 +175,54 @@ def test_agent_list(server: ScriptedServer, at: list[str]) -> None:
     assert run("agent", "list", *at).lines[1].split() == ["trip@host", "q", "a,b", "1/4", "connected", "s"]
 
 
-def test_version() -> None:
-    """Of stepward and what it stands on."""
-    ran = run("version")
+@pytest.mark.parametrize("spelling", ["version", "--version"])
+def test_version(spelling: str) -> None:
+    """Of stepward and what it stands on, in both ways in which people ask."""
+    ran = run(spelling)
 
     assert ran.code == 0
     assert ran.stdout.startswith("stepward ")
     assert "grpcio" in ran.stdout
+
+
+@pytest.mark.parametrize("arguments", [["version"], ["--help"], ["job", "list", "--server", "HERE"]])
+def test_output_onto_a_full_disk(server: ScriptedServer, arguments: list[str]) -> None:
+    """One line and code 1, also when Python flushes at its end."""
+    server.always("ListJobs", job_service_pb2.ListJobsResponse(jobs=[job()]))
+    with Path("/dev/full").open("w") as full:
+        ran = subprocess.run(
+            [sys.executable, "-m", "stepward.client.console"]
+            + [one.replace("HERE", f"127.0.0.1:{server.port}") for one in arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+
+    assert (ran.returncode, ran.stderr) == (1, "error: the output cannot be written: No space left on device\n")
+
+
+def test_ctrl_c_while_it_loads_is_quiet() -> None:
+    """It ends of the signal, as a program does that has no handler yet, and no traceback is printed."""
+    script = (
+        "import os, signal, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'stepward.client.cli.job': os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "from stepward.client.console import main; main()"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+
+    assert (ran.returncode, ran.stdout, ran.stderr) == (-signal.SIGINT, "", "")
+
+
+def test_pages_of_the_demo_that_cannot_be_written() -> None:
+    """Said before anything is started."""
+    ran = run("demo", "--docs", "/proc/nowhere")
+
+    assert (ran.code, ran.stdout) == (2, "")
+    assert "--docs: nothing can be written into /proc/nowhere: No such file" in " ".join(ran.stderr.split())
 
 
 def test_without_utf8_in_the_locale(server: ScriptedServer) -> None:

@@ -41,6 +41,20 @@ def test_unknown_definitions(server: ScriptedServer, at: list[str], stored: list
         assert hint in ran.stderr
 
 
+def test_a_version_that_does_not_exist(server: ScriptedServer, at: list[str]) -> None:
+    """Its name was right, so only the version is spoken of."""
+    stored = definition_pb2.DefinitionVersion(definition=definition_pb2.Definition(name="trip"), version=3)
+    server.always("SubmitJob", NO_DEFINITION)
+    server.always("GetDefinition", NO_DEFINITION)
+    server.always("ListDefinitions", definition_service_pb2.ListDefinitionsResponse(versions=[stored]))
+
+    for arguments in (["job", "run"], ["job", "submit"], ["definition", "get"]):
+        ran = run(*arguments, "trip", "--version", "9", *at)
+        assert ran.code == 3
+        assert 'definition "trip" has no version 9; its newest is 3' in ran.stderr
+        assert "did you mean" not in ran.stderr
+
+
 INVALID = Refused(
     grpc.StatusCode.INVALID_ARGUMENT,
     "INVALID_DEFINITION",

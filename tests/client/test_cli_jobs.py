@@ -61,6 +61,10 @@ def test_inputs(
         (["-i", "[1]", "-i", "a=2"], "key=value beside a document needs one that is a JSON object"),
         # What Python makes of UTF-8 in a locale that knows only ASCII.
         (["-i", "who=Zo\udcc3\udcab"], r"'who=Zo\udcc3\udcab' is not text in the locale of this terminal"),
+        # Python takes them for numbers, and the encoder would write null.
+        (["-i", "who=NaN"], "NaN is no number that JSON can hold; for the text write key='\"NaN\"'"),
+        (["-i", "who=[1, -Infinity]"], "-Infinity is no number that JSON can hold"),
+        (["-i", "who=1e999"], "1e999 is no number that JSON can hold"),
         (["--deadline", "soon"], "'soon' is not a duration"),
         (["--label", "who=\udcc3"], r"'who=\udcc3' is not text in the locale of this terminal"),
     ],
@@ -120,7 +124,7 @@ def test_run_gives_the_output_as_it_is(server: ScriptedServer, at: list[str]) ->
     assert (ran.code, ran.stdout) == (0, '{"ref":  1.10}\n')
     assert ran.stderr.splitlines() == [
         "job 0-1  trip v2  RUNNING",
-        'a  READY  waits for an agent that offers "book" on queue "trip"',
+        'a  READY  waits for an agent with a free slot that offers "book" on queue "trip"',
         "a  RUNNING  attempt 1/5",
         "a  SUCCEEDED  succeeded",
         "job 0-1  trip v2  COMPLETED",

@@ -106,7 +106,13 @@ def test_verbs(
         (["pause", "0-1"], "PauseJob", "PAUSED", "is PAUSED (was so before)"),
         (["resume", "0-1"], "ResumeJob", "RUNNING", "is RUNNING (was not paused)"),
         (["retry", "0-1", "a"], "RetryStep", "RUNNING", "step a is being tried already"),
-        (["skip", "0-1", "a"], "SkipStep", "RUNNING", "step a was passed over before"),
+        (["skip", "0-1", "a"], "SkipStep", "RUNNING", "step a was passed over before; job"),
+        (
+            ["skip", "0-1", "a", "--step-output", "7"],
+            "SkipStep",
+            "RUNNING",
+            "passed over before, and keeps the output of that time; the one that was given now is not taken; job",
+        ),
     ],
 )
 def test_twice_is_said(

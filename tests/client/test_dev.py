@@ -168,6 +168,19 @@ def test_a_server_that_fails(start: Start, tmp_path: Path, program: str, complai
     assert "Traceback" not in stderr
 
 
+def test_interrupted_before_it_is_ready(start: Start, tmp_path: Path) -> None:
+    """It ends as a command does that a person has interrupted: nothing has failed."""
+    slow = "import sys, time; print('begun', file=sys.stderr, flush=True); time.sleep(60)"
+    child = start("--port", "0", "-v", server=stand_in(tmp_path, slow))
+    assert child.stderr is not None
+    assert child.stderr.readline() == "begun\n"
+
+    child.send_signal(signal.SIGINT)
+    stdout, stderr = child.communicate(timeout=WAIT_S_MAX)
+
+    assert (child.returncode, stdout, stderr) == (ExitCode.INTERRUPTED, "", "interrupted\n")
+
+
 def test_a_server_that_does_not_end(start: Start, tmp_path: Path) -> None:
     """It is killed by a second Ctrl-C."""
     deaf = READY.replace("lambda *_: sys.exit(0)", "signal.SIG_IGN") + "time.sleep(60)"

@@ -30,10 +30,14 @@ def agent(*actions: str, **fields: Any) -> Agent:
     return Agent(**defaults | fields)
 
 
-BOOK = (
-    'step "to-book" waits: no agent offers action "book" on queue "trip"; '
-    "start one with: stepward agent run MODULE --queue trip"
-)
+def book(there: str = 'no agent is connected to queue "trip"') -> str:
+    return (
+        f'step "to-book" waits: no agent offers action "book" on queue "trip" ({there}); '
+        "start one with: stepward agent run MODULE --queue trip"
+    )
+
+
+BOOK = book()
 
 
 @pytest.mark.parametrize(
@@ -42,7 +46,8 @@ BOOK = (
         ([], [BOOK]),
         ([agent("book")], []),
         # Somebody is there, but not for this.
-        ([agent("pay")], [BOOK]),
+        ([agent("pay")], [book('1 agent on it, with "pay"')]),
+        ([agent("books")], [book('1 agent on it, with "books"; did you mean "books"?')]),
         ([agent("book", queue="default")], [BOOK]),
         ([agent("book", connected=False)], [BOOK]),
         ([agent("book", draining=True)], [BOOK]),

@@ -51,6 +51,29 @@ def test_encode_refuses() -> None:
 
 
 @pytest.mark.parametrize(
+    ("value", "complaint"),
+    [
+        (float("nan"), "the input is nan, which JSON cannot hold"),
+        ({"x": float("inf")}, r"the input\.x is inf"),
+        ({"x": [None, (1.0, float("-inf"))]}, r"the input\.x\[1\]\[1\] is -inf"),
+        ({"raw": msgspec.Raw(b"null"), "x": float("nan")}, r"the input\.x is nan"),
+        ("\udcff", "a text of the input is not Unicode"),
+    ],
+)
+def test_encode_refuses_what_would_become_something_else(value: Any, complaint: str) -> None:
+    """The encoder would write null for what is no number, and the job would run with that."""
+    with pytest.raises(ValueError, match=complaint):
+        encode(value)
+
+
+def test_encode_keeps_a_null_that_was_meant() -> None:
+    """Also beside JSON that is already encoded."""
+    assert encode({"a": None, "b": msgspec.Raw(b"null"), "c": Trip("ann")}) == Payload(
+        b'{"a":null,"b":null,"c":{"who":"ann","days":1}}'
+    )
+
+
+@pytest.mark.parametrize(
     ("payload", "value"),
     [
         (Payload(b'{"a": 1.10}'), {"a": 1.1}),

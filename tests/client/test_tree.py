@@ -145,11 +145,11 @@ def test_a_requested_cancel_is_shown_until_the_end() -> None:
 @pytest.mark.parametrize(
     ("shown", "words"),
     [
-        (step(StepState.READY), 'waits for an agent that offers "book" on queue "trip"'),
+        (step(StepState.READY), 'waits for an agent with a free slot that offers "book" on queue "trip"'),
         # A day is nothing to count down.
         (
             step(StepState.READY, due_at=after(86_000), due_for="queue timeout"),
-            'waits for an agent that offers "book" on queue "trip"',
+            'waits for an agent with a free slot that offers "book" on queue "trip"',
         ),
         (step(StepState.OFFERED, due_at=after(2.5), due_for="accept deadline"), "offered; accept deadline in 2.5 s"),
         # The failure of an attempt before says nothing about this one.
@@ -196,6 +196,17 @@ def test_a_requested_cancel_is_shown_until_the_end() -> None:
 def test_describe(shown: Step, words: str) -> None:
     """What a step does or waits for."""
     assert describe(shown, job(shown), NOW) == words
+
+
+def test_a_ready_step_says_what_the_agents_say() -> None:
+    """When they are known: a busy agent is not one that is missing. An empty queue is the default one."""
+    busy = Agent(session_id="s", queue="default", actions=("book",), connected=True, slots=2, slots_taken=2)
+    ready = Step(step_id="a", state=StepState.READY, action="book")
+
+    assert describe(ready, job(ready), NOW, {"s": busy}) == (
+        'waits for a free slot: all are taken (2 of 2, 1 agent on queue "default")'
+    )
+    assert describe(ready, job(ready), NOW, {}).endswith('no agent is connected to queue "default"')
 
 
 def test_a_paused_job_holds_back_what_is_ready() -> None:

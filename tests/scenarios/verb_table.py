@@ -25,7 +25,7 @@ TABLE: Final[dict[str, dict[str, str]]] = {
         "resume": "already",
         "retry": "already",
         "skip": "done: RUNNING SKIPPED",
-        "skip undone": "done: RUNNING SKIPPED",
+        "skip undone": "STEP_STATE",
     },
     "RUNNING OFFERED": {
         "cancel": "done: COMPENSATING OFFERED",
@@ -34,7 +34,7 @@ TABLE: Final[dict[str, dict[str, str]]] = {
         "resume": "already",
         "retry": "already",
         "skip": "done: RUNNING SKIPPED",
-        "skip undone": "done: RUNNING SKIPPED",
+        "skip undone": "STEP_STATE",
     },
     "RUNNING RUNNING": {
         "cancel": "done: COMPENSATING RUNNING",
@@ -43,7 +43,7 @@ TABLE: Final[dict[str, dict[str, str]]] = {
         "resume": "already",
         "retry": "already",
         "skip": "done: RUNNING SKIPPED",
-        "skip undone": "done: RUNNING SKIPPED",
+        "skip undone": "STEP_STATE",
     },
     "RUNNING RETRY_WAIT": {
         "cancel": "done: COMPENSATING CANCELLED",
@@ -52,7 +52,7 @@ TABLE: Final[dict[str, dict[str, str]]] = {
         "resume": "already",
         "retry": "done: RUNNING OFFERED",
         "skip": "done: RUNNING SKIPPED",
-        "skip undone": "done: RUNNING SKIPPED",
+        "skip undone": "STEP_STATE",
     },
     "RUNNING RETRY_WAIT fence": {
         "cancel": "done: COMPENSATING OUTCOME_UNKNOWN",
@@ -61,7 +61,7 @@ TABLE: Final[dict[str, dict[str, str]]] = {
         "resume": "already",
         "retry": "already",
         "skip": "done: RUNNING SKIPPED",
-        "skip undone": "done: RUNNING SKIPPED",
+        "skip undone": "STEP_STATE",
     },
     "RUNNING SUCCEEDED": {
         "cancel": "done: COMPENSATING SUCCEEDED",
@@ -79,7 +79,7 @@ TABLE: Final[dict[str, dict[str, str]]] = {
         "resume": "already",
         "retry": "STEP_STATE",
         "skip": "already",
-        "skip undone": "already",
+        "skip undone": "STEP_STATE",
     },
     "RUNNING VERIFY_READY": {
         "cancel": "done: COMPENSATING VERIFY_READY",
@@ -88,7 +88,7 @@ TABLE: Final[dict[str, dict[str, str]]] = {
         "resume": "already",
         "retry": "already",
         "skip": "done: RUNNING SKIPPED",
-        "skip undone": "done: RUNNING SKIPPED",
+        "skip undone": "STEP_STATE",
     },
     "RUNNING VERIFY_OFFERED": {
         "cancel": "done: COMPENSATING VERIFY_OFFERED",
@@ -97,7 +97,7 @@ TABLE: Final[dict[str, dict[str, str]]] = {
         "resume": "already",
         "retry": "already",
         "skip": "done: RUNNING SKIPPED",
-        "skip undone": "done: RUNNING SKIPPED",
+        "skip undone": "STEP_STATE",
     },
     "RUNNING VERIFY_RUNNING": {
         "cancel": "done: COMPENSATING VERIFY_RUNNING",
@@ -106,7 +106,7 @@ TABLE: Final[dict[str, dict[str, str]]] = {
         "resume": "already",
         "retry": "already",
         "skip": "done: RUNNING SKIPPED",
-        "skip undone": "done: RUNNING SKIPPED",
+        "skip undone": "STEP_STATE",
     },
     "RUNNING VERIFY_RETRY_WAIT": {
         "cancel": "done: COMPENSATING VERIFY_OFFERED",
@@ -115,7 +115,7 @@ TABLE: Final[dict[str, dict[str, str]]] = {
         "resume": "already",
         "retry": "done: RUNNING VERIFY_OFFERED",
         "skip": "done: RUNNING SKIPPED",
-        "skip undone": "done: RUNNING SKIPPED",
+        "skip undone": "STEP_STATE",
     },
     "ESCALATED ESCALATED": {
         "cancel": "done: COMPENSATING UNDO_OFFERED",
@@ -124,7 +124,7 @@ TABLE: Final[dict[str, dict[str, str]]] = {
         "resume": "already",
         "retry": "done: RUNNING OFFERED",
         "skip": "done: RUNNING SKIPPED",
-        "skip undone": "done: RUNNING SKIPPED",
+        "skip undone": "STEP_STATE",
     },
     "PAUSED PENDING": {
         "cancel": "done: COMPENSATING PENDING",
@@ -142,7 +142,7 @@ TABLE: Final[dict[str, dict[str, str]]] = {
         "resume": "done: RUNNING READY",
         "retry": "already",
         "skip": "done: PAUSED SKIPPED",
-        "skip undone": "done: PAUSED SKIPPED",
+        "skip undone": "STEP_STATE",
     },
     "PAUSED OFFERED": {
         "cancel": "done: COMPENSATING OFFERED",
@@ -151,7 +151,7 @@ TABLE: Final[dict[str, dict[str, str]]] = {
         "resume": "done: RUNNING OFFERED",
         "retry": "already",
         "skip": "done: PAUSED SKIPPED",
-        "skip undone": "done: PAUSED SKIPPED",
+        "skip undone": "STEP_STATE",
     },
     "PAUSED RUNNING": {
         "cancel": "done: COMPENSATING RUNNING",
@@ -160,7 +160,7 @@ TABLE: Final[dict[str, dict[str, str]]] = {
         "resume": "done: RUNNING RUNNING",
         "retry": "already",
         "skip": "done: PAUSED SKIPPED",
-        "skip undone": "done: PAUSED SKIPPED",
+        "skip undone": "STEP_STATE",
     },
     "PAUSED RETRY_WAIT": {
         "cancel": "done: COMPENSATING CANCELLED",
@@ -169,7 +169,7 @@ TABLE: Final[dict[str, dict[str, str]]] = {
         "resume": "done: RUNNING RETRY_WAIT",
         "retry": "done: PAUSED READY",
         "skip": "done: PAUSED SKIPPED",
-        "skip undone": "done: PAUSED SKIPPED",
+        "skip undone": "STEP_STATE",
     },
     "PAUSED VERIFY_READY": {
         "cancel": "done: COMPENSATING VERIFY_READY",
@@ -178,7 +178,7 @@ TABLE: Final[dict[str, dict[str, str]]] = {
         "resume": "done: RUNNING VERIFY_READY",
         "retry": "already",
         "skip": "done: PAUSED SKIPPED",
-        "skip undone": "done: PAUSED SKIPPED",
+        "skip undone": "STEP_STATE",
     },
     "PAUSED VERIFY_RUNNING": {
         "cancel": "done: COMPENSATING VERIFY_RUNNING",
@@ -187,7 +187,7 @@ TABLE: Final[dict[str, dict[str, str]]] = {
         "resume": "done: RUNNING VERIFY_RUNNING",
         "retry": "already",
         "skip": "done: PAUSED SKIPPED",
-        "skip undone": "done: PAUSED SKIPPED",
+        "skip undone": "STEP_STATE",
     },
     "PAUSED ESCALATED": {
         "cancel": "done: COMPENSATING UNDO_OFFERED",
@@ -196,7 +196,7 @@ TABLE: Final[dict[str, dict[str, str]]] = {
         "resume": "done: ESCALATED ESCALATED",
         "retry": "done: PAUSED READY",
         "skip": "done: PAUSED SKIPPED",
-        "skip undone": "done: PAUSED SKIPPED",
+        "skip undone": "STEP_STATE",
     },
     "PAUSED ESCALATED since": {
         "cancel": "done: COMPENSATING UNDO_OFFERED",
@@ -205,7 +205,7 @@ TABLE: Final[dict[str, dict[str, str]]] = {
         "resume": "done: ESCALATED ESCALATED",
         "retry": "done: PAUSED READY",
         "skip": "done: PAUSED SKIPPED",
-        "skip undone": "done: PAUSED SKIPPED",
+        "skip undone": "STEP_STATE",
     },
     "PAUSED SUCCEEDED": {
         "cancel": "done: COMPENSATING SUCCEEDED",
@@ -223,7 +223,7 @@ TABLE: Final[dict[str, dict[str, str]]] = {
         "resume": "done: RUNNING SKIPPED",
         "retry": "STEP_STATE",
         "skip": "already",
-        "skip undone": "already",
+        "skip undone": "STEP_STATE",
     },
     "COMPENSATING RUNNING": {
         "cancel": "already",

@@ -6,6 +6,7 @@ reader sees.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -56,6 +57,7 @@ def encode(value: Any) -> Payload | None:
 
     Raises:
         TypeError: The value has no JSON form.
+        ValueError: Something in it has none: a NaN, an infinity, half of a character.
     """
     match value:
         case None:
@@ -70,9 +72,34 @@ def encode(value: Any) -> Payload | None:
 
 def _json(value: Any) -> bytes:
     try:
-        return msgspec.json.encode(value)
+        encoded = msgspec.json.encode(value)
+        # The encoder writes null for what is no number. Most inputs have no null, so they are spared the walk.
+        if b"null" in encoded:
+            _refuse_no_numbers(msgspec.to_builtins(value, enc_hook=_leave_raw), "the input")
+        return encoded
+    except UnicodeEncodeError as error:
+        raise ValueError(f"a text of the input is not Unicode ({error}); JSON cannot hold it") from None
     except TypeError as error:
         raise TypeError(
             f"input of type {type(value).__name__} has no JSON form ({error}); pass plain values, a dataclass, "
             "a msgspec struct, or bytes"
         ) from None
+
+
+def _leave_raw(value: Any) -> None:
+    """JSON that is already encoded has been looked at by whoever made it."""
+    if not isinstance(value, msgspec.Raw):
+        raise TypeError(f"{type(value).__name__} is not a plain value")
+
+
+def _refuse_no_numbers(value: Any, place: str) -> None:
+    """Raise ValueError where a float is NaN or infinite: a handler would take the null for a value."""
+    match value:
+        case float() if not math.isfinite(value):
+            raise ValueError(f"{place} is {value}, which JSON cannot hold; pass None or a text instead")
+        case dict():
+            for key, inner in value.items():
+                _refuse_no_numbers(inner, f"{place}.{key}")
+        case list() | tuple() | set() | frozenset():
+            for number, inner in enumerate(value):
+                _refuse_no_numbers(inner, f"{place}[{number}]")

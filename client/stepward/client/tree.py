@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from stepward.client.vacancies import why_it_waits
 from stepward.client.values import Agent, Job, JobState, Step, StepState
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ def describe(step: Step, job: Job, now: datetime, agents: Mapping[str, Agent] | 
         case StepState.READY if job.state is JobState.PAUSED:
             return "held back: the job is paused"
         case StepState.READY:
-            return f'waits for an agent that offers "{step.action}" on queue "{step.queue}"{_due(step, now)}'
+            return f"waits {_vacancy(step, agents)}{_due(step, now)}"
         case StepState.RUNNING:
             return f"{_attempt(step)}{_elapsed(step, now)}{_progress(step)}"
         case StepState.RETRY_WAIT | StepState.UNDO_RETRY_WAIT:
@@ -288,6 +289,14 @@ def _pending(step: Step, job: Job) -> str:
     states = {other.step_id: other.state for other in job.steps}
     missing = [need for need in step.needs if states.get(need) not in SATISFIED]
     return f"waits for: {', '.join(missing)}" if missing else "pending"
+
+
+def _vacancy(step: Step, agents: Mapping[str, Agent] | None) -> str:
+    """What a ready step waits for; when nobody knows the agents, what holds in any case."""
+    queue = step.queue or "default"
+    if agents is None:
+        return f'for an agent with a free slot that offers "{step.action}" on queue "{queue}"'
+    return why_it_waits(step.action, queue, agents.values())
 
 
 def _attempt(step: Step) -> str:

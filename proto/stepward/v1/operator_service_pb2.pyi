@@ -273,14 +273,18 @@ class SkipStepRequest(_message.Message):
     step_id: _builtins.str
     """The step."""
     undone: _builtins.bool
-    """For an undo: true when a person undid the step by other means, false when what it did remains done."""
+    """For an undo: true when a person undid the step by other means, false when what it did remains done. True is refused
+    with STEP_STATE when it is no undo that would be passed over.
+    """
     reason: _builtins.str
     """Why, for the history. At most 1024 characters."""
     actor: _builtins.str
     """Who asks, for the history. At most 128 characters."""
     @_builtins.property
     def output(self) -> _common_pb2.Payload:
-        """What stands in place of the step's output. Absent: JSON null. Not for an undo."""
+        """What stands in place of the step's output. Absent: JSON null. Not for an undo: refused with STEP_STATE. Once it was
+        passed over, the output of that time stays.
+        """
 
     def __init__(
         self,

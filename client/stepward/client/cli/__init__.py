@@ -24,7 +24,16 @@ Exit codes: 0 ok, 1 error, 2 usage, 3 not found, 4 conflict, 5 unavailable,
 124 wait timed out, 130 interrupted."""
 
 
+def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        version.print_version()
+        ctx.exit()
+
+
 @click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show it, and end."
+)
 @shared_options
 @click.pass_context
 def main(

@@ -138,7 +138,7 @@ def get(session: Session, name: str, version: int) -> ExitCode:
         try:
             found = client.get_definition(name, version=version)
         except DefinitionNotFound:
-            suggest_definitions(client, name)
+            suggest_definitions(client, name, version)
             raise
     if session.as_table:
         note(f"definition {found.name} version {found.version}, hash {found.hash}")
@@ -162,12 +162,15 @@ def list_(session: Session) -> ExitCode:
     return ExitCode.OK
 
 
-def suggest_definitions(client: Client, name: str) -> None:
-    """Name definitions that may have been meant."""
+def suggest_definitions(client: Client, name: str, version: int = 0) -> None:
+    """Name definitions that may have been meant, or the newest version of this one."""
     from stepward.client.yaml_nodes import suggestion
 
-    names = [version.name for version in client.list_definitions()]
-    if names:
+    newest = {stored.name: stored.version for stored in client.list_definitions()}
+    names = list(newest)
+    if name in newest:
+        note(f'definition "{name}" has no version {version}; its newest is {newest[name]}')
+    elif names:
         note(f'no definition "{name}"{suggestion(name, names)}')
     else:
         note("no definition is stored yet; store one with: stepward definition apply FILE")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import click
 
@@ -32,5 +33,17 @@ def demo(ctx: click.Context, play: str, fast: bool, docs: Path | None, keep: boo
     """  # noqa: D301 - click takes the character, not its escape
     from stepward.client.demo import main
 
+    if docs is not None:
+        _check_folder(docs)
     with reported(ctx):
         ctx.exit(main(play, fast=fast, docs=docs, keep=keep))
+
+
+def _check_folder(docs: Path) -> None:
+    """Make the folder for the pages now: that it cannot be written should not be learnt when the demo is over."""
+    try:
+        docs.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=docs):
+            pass
+    except OSError as error:
+        raise click.BadParameter(f"nothing can be written into {docs}: {error.strerror}", param_hint="--docs") from None

@@ -119,11 +119,17 @@ def _serve(options: list[str], folder: Path, *, temporary: bool, verbose: bool) 
     assert child.stdin is not None
     assert child.stderr is not None
     last_words = _LastWords(child.stderr, verbose=verbose)
+    ready = None
     try:
         ready = _wait_until_ready(child, last_words)
         _print_banner(ready, folder, temporary=temporary)
         code = child.wait()
     except KeyboardInterrupt:
+        if ready is None:
+            # It serves nobody yet, and says nothing of use about an end that it did not expect.
+            child.terminate()
+            child.wait(STOP_S_MAX)
+            raise
         return _stop(child)
     finally:
         if child.poll() is None:

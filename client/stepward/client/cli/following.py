@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from stepward.client.errors import StepwardError, WaitTimedOut
 from stepward.client.tree import HELD
+from stepward.client.vacancies import serving, what_is_there
 from stepward.client.values import JobChange, JobState, StepState
 
 if TYPE_CHECKING:
@@ -126,14 +127,13 @@ class Hints:
     _said: set[tuple[str, str]] = field(default_factory=set)
 
     def waiting(self, job: Job, now_s: float) -> list[tuple[str, str, str]]:
-        """Step, action and queue of those that have waited long enough and were not yet spoken of."""
+        """Step, action and queue of those that have waited long enough."""
         ready = {step.step_id: step for step in job.steps if step.state is StepState.READY}
         self._ready_since_s = {step_id: self._ready_since_s.get(step_id, now_s) for step_id in ready}
         return [
             (step_id, step.action, step.queue or "default")
             for step_id, step in ready.items()
             if now_s - self._ready_since_s[step_id] >= self.patience_s
-            and (step.action, step.queue or "default") not in self._said
         ]
 
     def hints(self, job: Job, agents: Mapping[str, Agent], now_s: float, again: str) -> list[str]:
@@ -143,8 +143,9 @@ class Hints:
             if (action, on_queue) in self._said or any(agent.offers(action, on_queue) for agent in agents.values()):
                 continue
             self._said.add((action, on_queue))
+            there = what_is_there(action, on_queue, serving(agents.values(), on_queue))
             texts.append(
-                f'step "{step_id}" waits: no agent offers action "{action}" on queue "{on_queue}"; '
+                f'step "{step_id}" waits: no agent offers action "{action}" on queue "{on_queue}" ({there}); '
                 f"start one with: stepward agent run MODULE --queue {on_queue}{again}"
             )
         return texts

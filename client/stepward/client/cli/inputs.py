@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -81,9 +82,19 @@ def _is_pair(part: str) -> bool:
 
 def _value(text: str) -> Any:
     try:
-        return json.loads(text)
-    except ValueError:
+        return json.loads(text, parse_constant=_number, parse_float=_number)
+    except json.JSONDecodeError:
         return text
+
+
+def _number(text: str) -> float:
+    """A number; Python reads NaN and infinities as such, and 1e999 as one of them, which JSON cannot hold."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise click.BadParameter(
+            f"{text} is no number that JSON can hold; for the text write key='\"{text}\"'", param_hint="-i"
+        )
+    return number
 
 
 def read_document(part: str, hint: str) -> Payload:

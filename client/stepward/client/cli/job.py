@@ -190,7 +190,7 @@ def _submit(
     except DefinitionNotFound:
         from stepward.client.cli.definition import suggest_definitions
 
-        suggest_definitions(client, name)
+        suggest_definitions(client, name, version)
         raise
 
 

@@ -130,6 +130,8 @@ def skip(
     with session.client() as client, suggesting_jobs(client, job_id):
         answer = client.skip_step(job_id, step_id, output=output, undone=undone, reason=reason, actor=actor)
     what = "was passed over before" if answer.already else "is passed over"
+    if answer.already and output is not None:
+        what += ", and keeps the output of that time; the one that was given now is not taken"
     _tell(session, answer.job, f"step {step_id} {what}; {_state_and_watch(session, answer.job)}")
     return ExitCode.OK
 

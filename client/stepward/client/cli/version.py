@@ -13,6 +13,11 @@ PACKAGES = ("grpcio", "protobuf")
 @click.command()
 def version() -> None:
     """Print the version of stepward and of what it stands on."""
+    print_version()
+
+
+def print_version() -> None:
+    """One line, also for `stepward --version`."""
     rest = ", ".join(f"{name} {installed(name)}" for name in PACKAGES)
     click.echo(f"stepward {installed('stepward')} (Python {platform.python_version()}, {rest})")
 

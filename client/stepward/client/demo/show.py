@@ -35,9 +35,6 @@ def run(play: Play, *, fast: bool, docs: Path | None, keep: bool) -> int:
             failed = not perform(stage, screen, fast=fast, docs=docs)
     except (ChildError, DemoError, StepwardError) as error:
         screen.say(f"✘ {error}", "bold red")
-    except KeyboardInterrupt:
-        screen.say("interrupted")
-        raise
     finally:
         stage.close()
         if keep or failed:
@@ -61,7 +58,6 @@ def perform(stage: Stage, screen: Screen, *, fast: bool, docs: Path | None) -> b
             time.sleep(0 if fast else PAUSE_S)
     findings, entries = settle(journeys, stage, screen)
     if docs:
-        docs.mkdir(parents=True, exist_ok=True)
         written = docs / f"{stage.play.name}.md"
         written.write_text(page.render(stage.play, journeys, entries, findings), encoding="utf-8")
         screen.say(f"Written: {written}", "dim")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from stepward.server.api import convert, lookup, validate
 from stepward.server.core.commands import PauseJob, ResumeJob, RetryStep, SkipStep, TerminateJob, VerbDone
 from stepward.server.core.rejections import Reason, Refused, Violation
 from stepward.server.core.rows import Payload
+from stepward.server.core.step_verbs import NO_OUTPUT
 from stepward.v1 import operator_service_pb2
 
 if TYPE_CHECKING:
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
         | operator_service_pb2.RetryStepRequest
         | operator_service_pb2.SkipStepRequest
     )
-
-# What stands in place of an output when nothing is given.
-_NULL: Final = Payload(b"null")
 
 
 class OperatorService:
@@ -83,7 +81,7 @@ class OperatorService:
         found += too_large or validate.payload("output", request.output, limits)
         if found:
             raise Refused(validate.refusal(found, Reason.PAYLOAD_TOO_LARGE if too_large else Reason.INVALID_ARGUMENT))
-        output = Payload(request.output.data, request.output.encoding) if request.HasField("output") else _NULL
+        output = Payload(request.output.data, request.output.encoding) if request.HasField("output") else NO_OUTPUT
         command = SkipStep(request.job_id, request.step_id, output, request.undone, request.reason, request.actor)
         job, already = await self._act(command, request.job_id)
         return operator_service_pb2.SkipStepResponse(job=job, already=already)

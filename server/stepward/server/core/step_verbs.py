@@ -7,7 +7,7 @@ heard of.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from stepward.server.core import advance, attempts, compensation, deadlines, keys, rows, states, verifying
 from stepward.server.core.batch import NO_TIMER
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # Kind of the failure of a step whose undo a person passed over; the message says who and why.
 PASSED_OVER = "PASSED_OVER"
+# What stands for the output of a step that was passed over without one.
+NO_OUTPUT: Final = rows.Payload(b"null")
 # Why nothing can be done to a step that the walk that stops its job has perhaps not come to yet.
 _STOPPING = "its job is being undone, and what goes forward is stopped"
 
@@ -89,6 +91,7 @@ def skip_step(batch: Batch, command: SkipStep) -> VerbDone:
     if _is_passed_over(step, undone=command.undone):
         return VerbDone(command.job_id, already=True)
     progress = open_job(batch, command.job_id, f"step {command.step_id!r} cannot be passed over")
+    _check_is_meant(command, step.state)
     phase = states.phase(step.state)
     at_work = {phase.ready, phase.offered, phase.running, phase.retry_wait, StepState.ESCALATED}
     if step.state in states.UNDO_OPEN and step.state is not StepState.UNDO_SKIPPED:
@@ -102,10 +105,24 @@ def skip_step(batch: Batch, command: SkipStep) -> VerbDone:
     return VerbDone(command.job_id, already=False)
 
 
+def _check_is_meant(command: SkipStep, state: StepState) -> None:
+    """Refuse what belongs to an action when it is an undo that would be passed over, and the other way round.
+
+    Dropped silently, it would leave a person with a wrong idea of what was done.
+    """
+    if state in states.UNDO_OPEN and command.output != NO_OUTPUT:
+        rule = "it is its undo that would be passed over, in whose place no output can stand; leave out the output"
+    elif command.undone and (state is StepState.SKIPPED or states.phase(state) is not states.UNDO):
+        rule = "its undo has not begun, so there is none that could be done by other means; leave out undone"
+    else:
+        return
+    raise _wrong_state(command, state, rule)
+
+
 def _is_passed_over(step: Step, *, undone: bool) -> bool:
     """Whether a step stands where passing over would bring it."""
     if step.state is StepState.SKIPPED:
-        return True
+        return not undone
     return step.state is (StepState.COMPENSATED if undone else StepState.UNDO_SKIPPED)
 
 
