@@ -90,6 +90,20 @@ def test_hello_that_is_welcomed_counts_from_when_it_was_sent() -> None:
     assert played.offer("hotel", 7) == []
 
 
+def test_session_counts_its_lease_from_when_it_sent_the_heartbeat() -> None:
+    """The answer was under way for a second, which is a second less for the agent."""
+    played = Played()
+    played.open()
+    played.passes(HEARTBEAT_MS, acknowledged=False)
+    assert len(played.heartbeats) == 1
+    sent_at_ms = played.now_ms
+    played.now_ms += 1_000
+    played.acknowledge()
+
+    assert played.session.lease_runs(sent_at_ms + TTL_MS - 1)
+    assert not played.session.lease_runs(sent_at_ms + TTL_MS)
+
+
 def test_offer_without_a_lease_is_not_started_and_not_held() -> None:
     """The next digest shows that it is missing, so it comes again if it is still meant; then it may start."""
     played = Played()

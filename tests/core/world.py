@@ -52,7 +52,8 @@ class RuleRaisedError(Exception):
 class World:
     """One shard without a logbook: each `do` is one batch, applied at once through bytes.
 
-    All three clocks stand at `now_ms` until it is moved.
+    All three clocks stand at `now_ms` until it is moved. Log and wall time are ahead by `leaderless_ms`, the time in
+    which nobody led.
     """
 
     def __init__(self, *, limits: Limits | None = None, seed: int = 1) -> None:
@@ -61,6 +62,7 @@ class World:
         self.store = MemoryStore()
         self.reader = LiveRows(self.store)
         self.now_ms = 0
+        self.leaderless_ms = 0
         self.sequence = 0
         self.epoch = 1
         self.changes: Mapping[bytes, Row | None] = {}
@@ -87,8 +89,8 @@ class World:
             epoch=self.epoch,
             incarnation=0,
             led_ms=self.now_ms,
-            log_ms=self.now_ms,
-            wall_ms=WALL_MS + self.now_ms,
+            log_ms=self.now_ms + self.leaderless_ms,
+            wall_ms=WALL_MS + self.now_ms + self.leaderless_ms,
             steady_ms=self.now_ms,
         )
 

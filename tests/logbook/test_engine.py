@@ -242,3 +242,18 @@ def test_commands_are_not_forwarded_by_pysyncobj() -> None:
 def test_a_cluster_of_one_talks_to_nobody() -> None:
     with pytest.raises(AssertionError):
         no_wire("n2", {"type": "request_vote"})
+
+
+def test_what_a_message_promises_is_durable_before_it_leaves() -> None:
+    """A vote that a restart could forget would be given twice; and what is not sent need not be flushed."""
+    happened: list[str] = []
+
+    def wire(peer_id: str, message: dict[str, Any]) -> bool:
+        happened.append(f"{message['type']} to {peer_id}")
+        return True
+
+    transport = FlushingTransport(lambda: happened.append("flush"), wire)
+
+    assert transport.send(SimpleNamespace(id="n2"), {"type": "response_vote"})
+    assert not transport.send(SimpleNamespace(id="n2"), {"type": "apply_command"})
+    assert happened == ["flush", "response_vote to n2"]

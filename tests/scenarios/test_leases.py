@@ -8,6 +8,7 @@ import pytest
 
 from stepward.server.core import keys, leases, rows
 from stepward.server.core.commands import Accepted, Failed, RenewSession, SessionRenewed, Started, Sweep
+from stepward.server.core.limits import Limits
 from stepward.server.core.rejections import Reason, Rejection
 from stepward.server.core.rows import EventType, RetrySpec, StartMode
 from tests.core.world import World
@@ -296,3 +297,18 @@ def test_the_lease_inequality(ttl_ms: int) -> None:
 
 def _session(ttl_ms: int) -> rows.Session:
     return rows.Session("default", "q", ("pay",), 1, "a", "l", "n1", 1, ttl_ms, 0, 0, 0, 1, 0)
+
+
+def test_what_was_not_accepted_when_its_session_ended_has_not_happened() -> None:
+    """A session with a shorter TTL than the bound for accepts of today ends first: that costs no attempt either."""
+    world = world_with(single(start=StartMode.ON_ACCEPT))
+    world.limits = Limits(session_ttl_ms=60_000)
+    world.submit("j1", "single")
+    assert world.step_state("j1", "pay") == "OFFERED"
+
+    world.now_ms = SESSION_END_MS
+    sweep(world)
+
+    step = world.step("j1", "pay")
+    assert step is not None
+    assert (step.state.name, step.attempts, step.lease_losses, step.maybe_done) == ("READY", 0, 0, False)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from stepward.server.core import keys
+from stepward.server.core import advance, keys
 from stepward.server.core.commands import (
     Accepted,
     AttemptRef,
@@ -23,6 +25,7 @@ from stepward.server.core.commands import (
     Sweep,
     Unknown,
 )
+from stepward.server.core.decide import decide
 from stepward.server.core.limits import Limits
 from stepward.server.core.rows import DefinitionBody, Effect, EventType, OnUnknown, Payload, RetrySpec
 from tests.core.world import World, actions_of, step_spec
@@ -38,6 +41,10 @@ from tests.scenarios.trips import (
     sweep,
     world_with,
 )
+
+if TYPE_CHECKING:
+    from stepward.server.core.batch import Batch
+    from stepward.server.core.rows import Step
 
 
 def chain(*, retry: RetrySpec | None = None) -> DefinitionBody:
@@ -376,3 +383,32 @@ def test_an_agent_without_room_is_offered_nothing_until_a_renewal_shows_room() -
     world.one(RenewSession("agent-one", 1, 0, busy_slots=3))
 
     assert world.step_state("j1", "pay") == "OFFERED"
+
+
+def test_h064_a_report_that_raises_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H064: a rule of ours raises when it has written something; that is rolled back, and the other report counts."""
+    world = world_with(single())
+    world.submit("j1", "single")
+    world.submit("j2", "single")
+    succeed = advance.succeed
+
+    def half(batch: Batch, job_id: str, ordinal: int, step: Step, output: Payload) -> None:
+        succeed(batch, job_id, ordinal, step, output)
+        assert job_id != "j1"
+
+    monkeypatch.setattr(advance, "succeed", half)
+    reports = tuple(AttemptReport(ref, DONE) for ref in (ref_of(world, "j1"), ref_of(world, "j2")))
+    decision = decide(world.reader, (ReportAttempts("agent-one", 1, reports),), world.moment(), world.limits, world.rng)
+
+    assert isinstance(decision.answers[0], AttemptsReported)
+    assert [result.result for result in decision.answers[0].results] == ["INTERNAL", "RECORDED"]
+    assert len(decision.failures) == 1
+    assert {key[:1] for key in decision.changes if b"j1" in key} == set()
+    assert keys.output("j2", 0) in decision.changes
+
+
+def ref_of(world: World, job_id: str) -> AttemptRef:
+    """The newest assignment of a job's only step."""
+    step = world.step(job_id, "pay")
+    assert step is not None
+    return AttemptRef(job_id, "pay", step.token)

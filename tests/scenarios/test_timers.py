@@ -8,11 +8,12 @@ import pytest
 
 from stepward.server.core import epoch_rows, keys, rows
 from stepward.server.core.commands import Failed, RenewSession, Started, Stopped, Sweep, Swept
+from stepward.server.core.leases import session_end_led_ms
 from stepward.server.core.limits import Limits
 from stepward.server.core.rows import DefinitionBody, Effect, EventType, OnUnknown, RetrySpec, StartMode
 from stepward.server.store.live import LiveRows
 from tests.core.world import World, actions_of, step_spec
-from tests.scenarios.trips import BROKEN, DONE, GONE, TTL_MS, pass_time, single, sweep, world_with
+from tests.scenarios.trips import BROKEN, DONE, GONE, KILL_GRACE_MS, TTL_MS, pass_time, renew, single, sweep, world_with
 
 HOUR_MS = 3_600_000
 MINUTE_MS = 60_000
@@ -261,3 +262,54 @@ def test_silence_that_nobody_could_hear_ends_no_attempt() -> None:
     sweep(world)
 
     assert len(times_of(world, "j1", EventType.StepAttemptTimedOut)) == 1
+
+
+def leaderless(world: World, ms: int) -> None:
+    """Nobody leads for a while; then somebody does."""
+    world.leaderless_ms += ms
+    new_leader(world)
+
+
+def test_no_lease_ends_in_the_time_in_which_nobody_led() -> None:
+    """Nobody could hear of an agent then: it has as much time to speak as it had before."""
+    world = world_with(single())
+    world.submit("j1", "single")
+    world.report("agent-one", "j1", "pay", Started())
+    end_ms = session_end_led_ms(renewed_led_ms=0, ttl_ms=TTL_MS, kill_grace_ms=KILL_GRACE_MS)
+    world.now_ms = 2_000
+    renew(world, "agent-one")
+
+    leaderless(world, HOUR_MS)
+    for now_ms, there in ((end_ms, True), (end_ms + 1_999, True), (end_ms + 2_000, False)):
+        world.now_ms = now_ms
+        sweep(world)
+        assert (world.reader.get(keys.session("agent-one")) is not None) == there, now_ms
+
+
+def test_waits_go_on_in_the_time_in_which_nobody_led() -> None:
+    """What was to be tried again in a minute is due when a minute has passed, whoever led."""
+    world = world_with(single(retry=RetrySpec(attempts_max=3)))
+    world.submit("j1", "single")
+    world.report("agent-one", "j1", "pay", Failed("Busy", "", retryable=True, retry_after_ms=MINUTE_MS))
+
+    leaderless(world, MINUTE_MS - 1)
+    sweep(world)
+    assert world.step_state("j1", "pay") == "RETRY_WAIT"
+    leaderless(world, 1)
+    sweep(world)
+    assert world.step_state("j1", "pay") == "OFFERED"
+
+
+def test_h033_a_new_leader_gives_an_attempt_no_new_time() -> None:
+    """H033: leaders come and go, and the attempt ends at its time all the same."""
+    world = world_with(single())
+    world.submit("j1", "single")
+    world.report("agent-one", "j1", "pay", Started())
+    for second in range(1, 11):
+        assert world.step_state("j1", "pay") == "RUNNING"
+        pass_time(world, second * 1_000 - 1, alive=("agent-one",))
+        new_leader(world)
+        world.now_ms = second * 1_000
+        sweep(world)
+
+    assert times_of(world, "j1", EventType.StepAttemptTimedOut) == [10_000]

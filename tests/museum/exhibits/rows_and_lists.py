@@ -1,0 +1,119 @@
+"""Faults in rows: what is written, what is taken away, what is rolled back."""
+
+from __future__ import annotations
+
+from tests.museum.exhibit import MODEL, Exhibit, rule, transcript
+
+_DRAFT = "tests/core/test_draft.py::"
+_RETENTION = "tests/core/test_retention.py::"
+_RAISES = "tests/core/test_rules_that_raise.py::"
+
+EXHIBITS = (
+    Exhibit(
+        "a job stays in the list of its old state",
+        "a list of running jobs showed those of last year (H093)",
+        rule("batch:Batch.list_job", "self.draft.remove(keys.job_index(namespace, before, job_id))", "pass"),
+        MODEL,
+        "index rows for",
+    ),
+    Exhibit(
+        "a job is counted where it was",
+        "apache/airflow#15399: numbers that are added to and taken from drifted away (H090)",
+        rule("counts:change", "counts[before] -= 1", "counts[before] -= 0"),
+        MODEL,
+        "counts",
+    ),
+    Exhibit(
+        "the timer of a state outlives it",
+        "rq/rq#2424: what had succeeded was found overdue, and failed (H021)",
+        rule(
+            "batch:Batch._move_timer",
+            "self.draft.remove(keys.step_timer(step.timer_clock, step.timer_at_ms, job_id, ordinal))",
+            "pass",
+        ),
+        MODEL,
+        "timer",
+    ),
+    Exhibit(
+        "a state has no timer",
+        "a state that nothing moves on: the job stood in it for ever (H035)",
+        rule(
+            "batch:Batch._move_timer",
+            "self.draft.put(keys.step_timer(timer.clock, timer.at_ms, job_id, ordinal), rows.Timer())",
+            "pass",
+        ),
+        MODEL,
+        "timer has no row",
+    ),
+    Exhibit(
+        "a command that is refused leaves its rows",
+        "half of what was refused had happened (H064)",
+        rule("draft:Draft.rollback", "while len(self._undo) > changes:", "while False:"),
+        f"{_DRAFT}test_a_savepoint_takes_back_rows_and_events",
+        "b'Aagent-one",
+    ),
+    Exhibit(
+        "a command that is refused leaves its history",
+        "the history told of what never happened (H064)",
+        rule("draft:Draft.rollback", "while len(self._event_log) > events:", "while False:"),
+        f"{_DRAFT}test_a_savepoint_takes_back_rows_and_events",
+        "('j1', 'j2') == ('j1',)",
+    ),
+    Exhibit(
+        "a command that raises is not rolled back",
+        "camunda/camunda#16107: a command failed, and what it had begun stayed (H064)",
+        rule(
+            "decide:decide",
+            "            draft.rollback(savepoint)\n            batch.failures",
+            "            batch.failures",
+        ),
+        f"{_RAISES}test_h064_command_that_raises_leaves_no_trace",
+        "{b'Jnew'} <= set()",
+    ),
+    Exhibit(
+        "a batch leaves no history",
+        "what had happened to a job could be told by nobody",
+        rule(
+            "draft:Draft.write_history",
+            "self.put(keys.history(job_id, sequence), rows.History(wall_ms, led_ms, log_ms, events, moved))",
+            "pass",
+        ),
+        transcript("cancel"),
+        "+ j1: RUNNING",
+    ),
+    Exhibit(
+        "an idempotency key is not looked up",
+        "temporalio/temporal#11968: the same request, told twice, started two runs (H048)",
+        rule("submission:_known", "if not command.idempotency_key:", "if True:"),
+        transcript("idempotency_key"),
+        "+ submitted j2",
+    ),
+    Exhibit(
+        "another request under a known key is taken for the first",
+        "an order of other goods was answered with the first one's number (H049)",
+        rule("submission:_known", "first.fingerprint != command.fingerprint", "False"),
+        transcript("idempotency_key"),
+        "+ j1 is the first job of this key, RUNNING",
+    ),
+    Exhibit(
+        "the removal of a job leaves its key",
+        "a key named a job that there was not, and could never be used again (H052)",
+        rule("retention:_hide", "            draft.delete(key)\n", "            pass\n"),
+        f"{_RETENTION}test_h052_the_key_lives_until_the_job_has_been_kept",
+        "b'Pj1'",
+    ),
+    Exhibit(
+        "the removal of a job leaves its steps",
+        "what was removed grew without bound (H099)",
+        rule("retention:_remove", "in _OF_STEPS:", "in _OF_STEPS[1:]:"),
+        f"{_RETENTION}test_h018_nothing_of_a_removed_job_is_ever_run_again",
+        "{'S': 1} == {}",
+    ),
+    Exhibit(
+        "a job is removed that has not ended",
+        "restatedev/restate#3839: the time to keep it ran out while it ran (H052)",
+        rule("batch:Batch.put_progress", "after.state in rows.JOB_STATES_FINAL", "True"),
+        MODEL,
+        "has ended: False; it will be removed 1 times",
+    ),
+)
