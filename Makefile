@@ -9,6 +9,7 @@
 #   make format     format, and fix what can be fixed by rule
 #   make protos     regenerate the Python code of the contract; then `make baseline` when the change is meant
 #   make docs       write the pages of docs/ anew, from runs of the demos and of the fault matrix
+#   make museum     write the page of planted faults anew
 #   make bench      measure; BENCH="--help" shows how
 #   make clean      remove the environments and what tools left behind
 
@@ -27,7 +28,7 @@ BENCH ?=
 # Root tests are asked for when this is root; otherwise pytest's summary says what was left out.
 ROOT_FLAG := $(if $(filter 0,$(shell id -u)),--root)
 
-.PHONY: demo env test check format-check lint types protos-fresh buf tests-all format protos baseline docs bench clean
+.PHONY: demo env test check format-check lint types protos-fresh buf tests-all format protos baseline docs museum bench clean
 
 demo: $(VENV)/.stamp-server
 	$(BIN)/stepward demo
@@ -79,6 +80,9 @@ docs: env
 	$(BIN)/stepward demo machines --fast --docs docs
 	$(BIN)/stepward demo orders --fast --docs docs
 	$(BIN)/python -m tests.cluster.fault_page docs/faults.md
+
+museum: env
+	$(BIN)/python -m tests.museum.page
 
 bench: env
 	$(BIN)/python -m loadtest.bench $(BENCH)

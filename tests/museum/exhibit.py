@@ -10,7 +10,7 @@ RULES = "stepward.server.core"
 SCENARIOS = "tests/scenarios"
 TRANSCRIPTS = f"{SCENARIOS}/test_transcripts.py::test_transcript"
 # Random histories against a plain model and against what stands outside; its first red seed ends it.
-MODEL = "tests/model/test_model.py::test_histories"
+MODEL = "tests/museum/test_first_histories.py::test_first_histories"
 
 
 class Exhibit(NamedTuple):

@@ -30,11 +30,11 @@ EXHIBITS = (
             "(End.FAILED, End.BROKEN, End.UNKNOWN, End.LOST)",
         ),
         MODEL,
-        "and 0 were counted",
+        "were counted",
     ),
     Exhibit(
         "lost leases are not counted",
-        "a job that kills its worker went from one to the next until none was left (H063)",
+        "sidekiq/sidekiq#4633: a job that kills its worker went to the next one, again and again (H063)",
         rule("attempts:_close", "step.lease_losses + (how is End.LOST)", "step.lease_losses"),
         transcript("poison"),
         "- at 16000: j1: RUNNING -> ESCALATED; JobEscalated (POISON)",
@@ -48,7 +48,7 @@ EXHIBITS = (
     ),
     Exhibit(
         "a step that may not be repeated is repeated after an unknown outcome",
-        "a payment without an idempotency key was sent again after a lost answer (H042)",
+        "kubernetes/kubernetes#62772: what was asked to run once ran twice (H020)",
         rule(
             "attempts:_may_retry", "how is End.FAILED or _repeating_is_harmless(batch, job_id, ordinal, phase)", "True"
         ),
@@ -57,14 +57,14 @@ EXHIBITS = (
     ),
     Exhibit(
         "the wait has no cap",
-        "a doubling wait grew to days, and nothing was tried any more (H032)",
+        "a doubling wait grew to days, and nothing was tried any more",
         rule("policies:retry_delay_ms_max", "min(retry.cap_ms, exact_ms)", "exact_ms"),
         f"{_POLICIES}test_longest_wait",
         "12800 == 10000",
     ),
     Exhibit(
         "the wait overflows",
-        "after a thousand attempts the doubling overflowed, and with it the loop (H032)",
+        "after some thirty attempts the doubling overflowed, and everybody came at once",
         rule(
             "policies:retry_delay_ms_max",
             "return retry.cap_ms",
@@ -93,7 +93,7 @@ EXHIBITS = (
     ),
     Exhibit(
         "the wait that an agent asks for is not heard",
-        "a service that asked for peace was called again by the policy of its caller",
+        "Netflix/conductor#167: a delay was ignored for one class of tasks, which were tried again at once (H032)",
         rule("attempts:_wait_ms", "if retry_after_ms is not None:", "if False:"),
         transcript("retry_with_backoff"),
         "+ j1 charge: OFFERED -> RETRY_WAIT; StepAttemptFailed agent-one attempt=3",

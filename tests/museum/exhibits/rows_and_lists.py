@@ -11,7 +11,7 @@ _RAISES = "tests/core/test_rules_that_raise.py::"
 EXHIBITS = (
     Exhibit(
         "a job stays in the list of its old state",
-        "a list of running jobs showed those of last year (H093)",
+        "temporalio/web#388: lists with and without a filter told of different runs (H093)",
         rule("batch:Batch.list_job", "self.draft.remove(keys.job_index(namespace, before, job_id))", "pass"),
         MODEL,
         "index rows for",
@@ -36,7 +36,7 @@ EXHIBITS = (
     ),
     Exhibit(
         "a state has no timer",
-        "a state that nothing moves on: the job stood in it for ever (H035)",
+        "hatchet-dev/hatchet#301: what was assigned was covered by no timer, and stood for ever (H035)",
         rule(
             "batch:Batch._move_timer",
             "self.draft.put(keys.step_timer(timer.clock, timer.at_ms, job_id, ordinal), rows.Timer())",
@@ -90,7 +90,7 @@ EXHIBITS = (
     ),
     Exhibit(
         "another request under a known key is taken for the first",
-        "an order of other goods was answered with the first one's number (H049)",
+        "NousResearch/hermes-agent#88400: what becomes of one key with another body was defined nowhere (H049)",
         rule("submission:_known", "first.fingerprint != command.fingerprint", "False"),
         transcript("idempotency_key"),
         "+ j1 is the first job of this key, RUNNING",
@@ -104,7 +104,7 @@ EXHIBITS = (
     ),
     Exhibit(
         "the removal of a job leaves its steps",
-        "what was removed grew without bound (H099)",
+        "argoproj/argo-workflows#11128: what had ended was kept until the memory was full (H099)",
         rule("retention:_remove", "in _OF_STEPS:", "in _OF_STEPS[1:]:"),
         f"{_RETENTION}test_h018_nothing_of_a_removed_job_is_ever_run_again",
         "{'S': 1} == {}",

@@ -45,14 +45,14 @@ EXHIBITS = (
     ),
     Exhibit(
         "an attempt that timed out is forgotten",
-        "apache/airflow#12396: a result that came late was taken for that of the next attempt (H022)",
+        "a result that came late was taken for that of the next attempt (H022)",
         rule("attempts:let_go", "lingering=lingering, maybe_done=True", "maybe_done=True"),
         transcript("heartbeat"),
         "- rejected STALE_TOKEN: this attempt had ended; its report was kept as an observation",
     ),
     Exhibit(
         "what a late attempt says is not kept",
-        "a charge that had happened after its timeout was in no record (H022)",
+        "conductor-oss/conductor#322: a result after the timeout was dropped without a trace (H022)",
         rule(
             "reports:_late",
             "EventType.StaleReportObserved, _describe(event)",

@@ -9,7 +9,7 @@ _COMPENSATION = f"{SCENARIOS}/test_compensation.py::"
 EXHIBITS = (
     Exhibit(
         "a step of unknown outcome is not undone",
-        "what may have happened is passed over by the undo, and stays booked (H042)",
+        "apache/incubator-seata#3284: an error in recording was taken for a failure, and no undo followed (H042)",
         rule("compensation:needs_undo", " or step.maybe_done", ""),
         transcript("compensation_of_a_running_branch"),
         "+ j2 hotel: RUNNING -> OUTCOME_UNKNOWN",
@@ -105,7 +105,7 @@ EXHIBITS = (
     ),
     Exhibit(
         "a job is COMPENSATED although something remains done",
-        "a saga reported its success while one of its steps had no undo at all (H044)",
+        "a saga reported its success while one of its steps had no undo at all",
         rule("compensation:_count_ended", "progress.remaining + needs_undo(step)", "progress.remaining"),
         transcript("lost_with_its_job"),
         "+ j1: RUNNING -> COMPENSATED; JobCompensationStarted (NOT_HELD); JobCompensated",
