@@ -492,25 +492,3 @@ def test_an_undo_that_waits_for_a_lost_one_goes_on_when_that_is_heard_of() -> No
     world.report("agent-two", "j1", "pay", Stopped(draining=False), token=token)
 
     assert world.step_state("j1", "pay") == "UNDO_OFFERED"
-
-
-def test_h046_the_word_of_one_lost_attempt_is_not_that_of_another() -> None:
-    """H046: two agents were lost with the same step; the one that is heard of says nothing of the other."""
-    world = world_with(single(retry=RetrySpec(attempts_max=3, initial_ms=0)), agents=())
-    world.submit("j1", "single")
-    tokens = []
-    for agent in ("agent-one", "agent-two"):
-        world.open(agent, actions_of(single()))
-        assert world.report(agent, "j1", "pay", Started()) == "RECORDED"
-        tokens.append(world.step("j1", "pay").token)  # type: ignore[union-attr]  # it was offered
-        world.now_ms += SESSION_END_MS
-        sweep(world)
-        sweep(world)
-    cancel(world, "j1")
-    world.open("agent-three", actions_of(single()))
-    assert world.step_state("j1", "pay") == "OUTCOME_UNKNOWN"
-
-    world.report("agent-three", "j1", "pay", Stopped(draining=False), token=tokens[0])
-    assert world.step_state("j1", "pay") == "OUTCOME_UNKNOWN"
-    world.report("agent-three", "j1", "pay", Stopped(draining=False), token=tokens[1])
-    assert world.step_state("j1", "pay") == "UNDO_OFFERED"

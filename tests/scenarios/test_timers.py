@@ -13,7 +13,20 @@ from stepward.server.core.limits import Limits
 from stepward.server.core.rows import DefinitionBody, Effect, EventType, OnUnknown, RetrySpec, StartMode
 from stepward.server.store.live import LiveRows
 from tests.core.world import World, actions_of, step_spec
-from tests.scenarios.trips import BROKEN, DONE, GONE, KILL_GRACE_MS, TTL_MS, pass_time, renew, single, sweep, world_with
+from tests.scenarios.trips import (
+    BROKEN,
+    DONE,
+    GONE,
+    KILL_GRACE_MS,
+    SESSION_END_MS,
+    TTL_MS,
+    cancel,
+    pass_time,
+    renew,
+    single,
+    sweep,
+    world_with,
+)
 
 HOUR_MS = 3_600_000
 MINUTE_MS = 60_000
@@ -313,3 +326,25 @@ def test_h033_a_new_leader_gives_an_attempt_no_new_time() -> None:
         sweep(world)
 
     assert times_of(world, "j1", EventType.StepAttemptTimedOut) == [10_000]
+
+
+def test_h046_the_word_of_one_lost_attempt_is_not_that_of_another() -> None:
+    """H046: two agents were lost with the same step; the one that is heard of says nothing of the other."""
+    world = world_with(single(retry=RetrySpec(attempts_max=3, initial_ms=0)), agents=())
+    world.submit("j1", "single")
+    tokens = []
+    for agent in ("agent-one", "agent-two"):
+        world.open(agent, actions_of(single()))
+        assert world.report(agent, "j1", "pay", Started()) == "RECORDED"
+        tokens.append(world.step("j1", "pay").token)  # type: ignore[union-attr]  # it was offered
+        world.now_ms += SESSION_END_MS
+        sweep(world)
+        sweep(world)
+    cancel(world, "j1")
+    world.open("agent-three", actions_of(single()))
+    assert world.step_state("j1", "pay") == "OUTCOME_UNKNOWN"
+
+    world.report("agent-three", "j1", "pay", Stopped(draining=False), token=tokens[0])
+    assert world.step_state("j1", "pay") == "OUTCOME_UNKNOWN"
+    world.report("agent-three", "j1", "pay", Stopped(draining=False), token=tokens[1])
+    assert world.step_state("j1", "pay") == "UNDO_OFFERED"

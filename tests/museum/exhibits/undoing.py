@@ -82,7 +82,7 @@ EXHIBITS = (
             "if any(known.lost and not (known.closed or known.asks) for known in kept) else 0",
             "if False else 0",
         ),
-        f"{_COMPENSATION}test_h046_the_word_of_one_lost_attempt_is_not_that_of_another",
+        f"{SCENARIOS}/test_timers.py::test_h046_the_word_of_one_lost_attempt_is_not_that_of_another",
         "'UNDO_OFFERED' == 'OUTCOME_UNKNOWN'",
     ),
     Exhibit(
