@@ -1,13 +1,14 @@
 """A cluster is made once, on purpose, and a node knows who it is."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 from typing_extensions import override
 
-from stepward.server.logbook.errors import ClusterAbsent, ClusterExists
-from stepward.server.logbook.identity import Identity, create_cluster, found_cluster, open_identity
+from stepward.server.logbook.errors import ClusterAbsent, ClusterExists, DataLost
+from stepward.server.logbook.identity import Identity, create_cluster, ensure_cluster, found_cluster, open_identity
 from stepward.server.store import facts
 from stepward.server.store.errors import StoreCorrupt, StoreInUse
 from stepward.server.store.lmdb_store import LmdbStore
@@ -74,3 +75,44 @@ def test_crash_while_a_cluster_is_made_leaves_nothing() -> None:
     with pytest.raises(ClusterAbsent):
         open_identity(store)
     assert isinstance(found_cluster(store, "n1", wall_ms=1), Identity)
+
+
+def lose(path: Path) -> None:
+    path.unlink()
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("harm", [lose, empty])
+def test_directory_that_has_lost_its_data_is_not_taken_for_a_new_one(
+    tmp_path: Path, harm: Callable[[Path], None]
+) -> None:
+    """A new cluster there would forget every job, and give tokens that services have seen before."""
+    made = create_cluster(tmp_path, "n1")
+    harm(tmp_path / "data.mdb")
+
+    for begin in (ensure_cluster, create_cluster):
+        with pytest.raises(DataLost) as caught:
+            begin(tmp_path, "n1")
+        assert caught.value.cluster_id == made.cluster_id
+
+
+def test_data_of_another_kind_in_place_of_the_lost_is_refused(tmp_path: Path) -> None:
+    """A store that knows no cluster is not the one that was here."""
+    create_cluster(tmp_path / "a", "n1")
+    LmdbStore(tmp_path / "b", create=True).close()
+    (tmp_path / "b" / "data.mdb").replace(tmp_path / "a" / "data.mdb")
+
+    with pytest.raises(DataLost):
+        ensure_cluster(tmp_path / "a", "n1")
+
+
+def test_directory_without_a_mark_is_given_one(tmp_path: Path) -> None:
+    """A crash may come between the cluster and its mark."""
+    made = create_cluster(tmp_path, "n1")
+    (tmp_path / "cluster").unlink()
+    ensure_cluster(tmp_path, "n1")
+
+    assert (tmp_path / "cluster").read_text() == f"{made.cluster_id}\n"

@@ -5,6 +5,7 @@ ServerError                  see `store.errors`
     ├── ClusterExists        there is a cluster in this directory already
     ├── ClusterAbsent        no cluster was ever made here
     ├── DirectoryTaken       the directory holds something else
+    ├── DataLost             the directory has held a cluster, and its data is gone
     ├── JournalCorrupt       the journal cannot have been written by us
     ├── BatchUnreadable      an entry is no batch that this software knows
     ├── Diverged             a batch does not continue the chain
@@ -53,6 +54,18 @@ class DirectoryTaken(LogbookError):  # noqa: N818 - a state of the directory, na
         super().__init__(f"{directory} holds files that are not a node's, such as {name!r}; choose an empty directory")
         self.directory = directory
         self.name = name
+
+
+class DataLost(LogbookError):  # noqa: N818 - a state of the directory, named as such
+    """The directory has held a cluster, and its data is gone. A new one there would forget what was acknowledged."""
+
+    def __init__(self, directory: Path, cluster_id: str) -> None:
+        super().__init__(
+            f"{directory} has held cluster {cluster_id}, and its data is gone; bring data.mdb back, or choose another "
+            "directory for a new cluster"
+        )
+        self.directory = directory
+        self.cluster_id = cluster_id
 
 
 class JournalCorrupt(LogbookError):  # noqa: N818 - a state of the data, named as such

@@ -6,7 +6,7 @@ disk was replaced, that it had ever voted or acknowledged anything.
 
 from __future__ import annotations
 
-import contextlib
+import os
 import time
 import uuid
 from typing import TYPE_CHECKING, Final
@@ -15,10 +15,10 @@ import msgspec
 from msgspec import Struct
 
 from stepward.server.logbook import batch, journal
-from stepward.server.logbook.errors import ClusterAbsent, ClusterExists, DirectoryTaken
+from stepward.server.logbook.errors import ClusterAbsent, ClusterExists, DataLost, DirectoryTaken
 from stepward.server.store import facts
 from stepward.server.store.errors import StoreCorrupt
-from stepward.server.store.lmdb_store import LmdbStore, strangers
+from stepward.server.store.lmdb_store import LmdbStore, has_data, strangers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from stepward.server.store.interface import Store
 
 _FIRST_INCARNATION: Final = 1
+# Names the cluster beside its data, so that a directory which has lost that is not taken for a new one.
+_MARK: Final = "cluster"
 
 
 class Identity(Struct, array_like=True, frozen=True, forbid_unknown_fields=True, tag=1):
@@ -44,13 +46,35 @@ def create_cluster(directory: Path, node_id: str) -> Identity:
 
     Raises:
         ClusterExists: The directory already knows a cluster.
+        DataLost: It knew one, and the data is gone.
         StoreInUse: A node is running on it.
     """
+    mark = directory / _MARK
+    marked = mark.read_text().strip() if mark.exists() else ""
+    if marked and not has_data(directory):
+        raise DataLost(directory, marked)
     store = LmdbStore(directory, create=True)
     try:
-        return found_cluster(store, node_id, wall_ms=time.time_ns() // 1_000_000)
+        if marked and store.fact(facts.IDENTITY) is None:
+            raise DataLost(directory, marked)
+        identity = found_cluster(store, node_id, wall_ms=time.time_ns() // 1_000_000)
     finally:
         store.close()
+    _write_mark(directory, identity.cluster_id)
+    return identity
+
+
+def _write_mark(directory: Path, cluster_id: str) -> None:
+    """Name the cluster beside its data, durably."""
+    with (directory / _MARK).open("w") as file:
+        file.write(f"{cluster_id}\n")
+        file.flush()
+        os.fsync(file.fileno())
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def ensure_cluster(directory: Path, node_id: str) -> None:
@@ -60,13 +84,17 @@ def ensure_cluster(directory: Path, node_id: str) -> None:
 
     Raises:
         DirectoryTaken: The directory holds something else, and no data of a node.
+        DataLost: It has held a cluster, and the data is gone.
         StoreInUse: A node is running on it.
     """
     others = strangers(directory)
     if others:
         raise DirectoryTaken(directory, others[0])
-    with contextlib.suppress(ClusterExists):
+    try:
         create_cluster(directory, node_id)
+    except ClusterExists as exists:
+        if not (directory / _MARK).exists():
+            _write_mark(directory, exists.cluster_id)
 
 
 def found_cluster(store: Store, node_id: str, *, wall_ms: int) -> Identity:

@@ -28,7 +28,7 @@ MAP_BYTES_DEFAULT: Final = 64 << 30
 _READERS_MAX: Final = 512
 _DATA_FILE: Final = "data.mdb"
 # What lies in a directory of ours, and what file systems put there.
-_OUR_FILES: Final = frozenset({_DATA_FILE, "lock.mdb", "node.lock", "lost+found"})
+_OUR_FILES: Final = frozenset({_DATA_FILE, "lock.mdb", "node.lock", "lost+found", "cluster"})
 # Less free disk than this is refused at once, in words: a start writes, and a write that fails says less.
 _FREE_BYTES_MIN: Final = 1 << 20
 
@@ -235,6 +235,12 @@ def strangers(directory: Path) -> list[str]:
     """Names in a directory that no store put there, sorted; none when data of a store is among them."""
     names = {path.name for path in directory.iterdir()} if directory.is_dir() else set()
     return [] if _DATA_FILE in names else sorted(names - _OUR_FILES)
+
+
+def has_data(directory: Path) -> bool:
+    """Whether there is data of a store in a directory."""
+    path = directory / _DATA_FILE
+    return path.is_file() and path.stat().st_size > 0
 
 
 def _disk_free_bytes(directory: Path) -> int:
