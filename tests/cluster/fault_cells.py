@@ -119,8 +119,8 @@ class Bound(StrEnum):
             Bound.QUEUE: f"by the queue timeout of the step, {judged}: {seconds}",
             Bound.ACCEPT: f"by an offer that is not accepted within a TTL, {judged}: {seconds}",
             Bound.REPORT: f"by what the handler says; where it waits 0.5 s for an answer, within {seconds}",
-            Bound.BACK: f"by what the agent says when the server is back: {seconds} after that",
-            Bound.NOT_NOTICED: "not at all: no lease and no timeout of a handler that has ended is used up",
+            Bound.BACK: f"by what the agent says when the server is back, within {seconds}",
+            Bound.NOT_NOTICED: "by nobody: no lease is used up, and no time of a handler that has ended",
         }[self]
 
     @property
