@@ -188,6 +188,16 @@ async def test_agent_leaves_a_node_that_does_not_acknowledge(stub: Stub) -> None
     assert second.hello.session_id == first.hello.session_id
 
 
+async def test_server_that_refuses_is_not_a_missing_one(stub: Stub, caplog: pytest.LogCaptureFixture) -> None:
+    """A full disk refuses every hello for a while: to start another server would be the wrong advice."""
+    stub.refusal = "DISK_FULL"
+    async with serving(trip(), stub.address):
+        await until(lambda: "stream_ended" in caplog.text)
+
+    assert "reason=DISK_FULL" in caplog.text
+    assert "start a server" not in caplog.text
+
+
 async def test_refused_session_is_followed_by_a_new_one(stub: Stub) -> None:
     async with serving(trip(), stub.address):
         first = await stub.stream()

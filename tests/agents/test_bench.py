@@ -125,6 +125,7 @@ def test_failure_for_good_undoes_in_reverse(hotel: Hotel) -> None:
         (Unknown("no answer"), ("COMPLETED", 2)),
         (ValueError("a bug"), ("COMPLETED", 2)),
         (SystemExit(3), ("COMPLETED", 2)),
+        (KeyboardInterrupt(), ("COMPLETED", 2)),
     ],
 )
 @pytest.mark.parametrize("is_async", [True, False])

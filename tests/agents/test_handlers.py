@@ -7,10 +7,13 @@ import asyncio
 import pytest
 
 from stepward.agents import Agent, outcomes
+from stepward.agents.action import Action
 from stepward.agents.attempts import AttemptKey
 from stepward.agents.clock import steady_ms
+from stepward.agents.context import AttemptFacts, Context
 from stepward.agents.directives import StartHandler
 from stepward.agents.handlers import Handlers
+from stepward.agents.verdict import TRACE_CHARS_MAX, outcome_of_end
 from tests.agents import isolated
 from tests.agents.played import offer
 from tests.agents.stub import until
@@ -30,6 +33,10 @@ async def outcome_of(action: str, *, lease_runs: bool, lease_lost: bool) -> tupl
     @agent.action
     def on_thread() -> None:
         called.append("on a thread")
+
+    @agent.action
+    async def interrupts() -> None:
+        raise KeyboardInterrupt
 
     agent.action("in-process", process=True)(isolated.give)
     for one in agent.actions.values():
@@ -78,3 +85,26 @@ async def test_handler_is_called_while_its_lease_runs(action: str) -> None:
 
     assert isinstance(outcome, outcomes.Succeeded)
     assert len(called) == (0 if action == "in-process" else 1)
+
+
+async def test_handler_that_raises_keyboard_interrupt_ends_alone() -> None:
+    """On the loop it would end the agent, with all its other handlers; nobody has pressed Ctrl-C."""
+    outcome, _ = await outcome_of("interrupts", lease_runs=True, lease_lost=False)
+
+    assert outcome == outcomes.Failed("RuntimeError", "the handler raised KeyboardInterrupt", may_have_happened=True)
+
+
+@pytest.mark.parametrize(("more", "is_cut"), [(0, False), (1, True)])
+async def test_log_of_an_exception_is_bounded(caplog: pytest.LogCaptureFixture, more: int, is_cut: bool) -> None:
+    """The text of an exception may be a whole response. Both ends stay: where it was, and what was said last."""
+    facts = AttemptFacts.of(offer("a", 7, action="give"), 60_000)
+    loop = asyncio.get_running_loop()
+    context = Context(facts, steady_ms=steady_ms, on_progress=lambda details: None, loop=loop)
+    error = ValueError("<" + "x" * (TRACE_CHARS_MAX - len("ValueError: <>\n") + more) + ">")
+    outcome_of_end(Action("give", isolated.give), KEY, context, error=error, value=None)
+    (record,) = caplog.records
+
+    assert (record.exc_info is None) == is_cut
+    assert ("1 characters are left out" in record.getMessage()) == is_cut
+    assert len(record.getMessage()) < TRACE_CHARS_MAX + 256
+    assert "x>" in caplog.text

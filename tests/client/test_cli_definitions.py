@@ -129,6 +129,7 @@ def test_definition_validate_tells_form_and_meaning_at_once(
     applied = run("definition", "apply", str(broken), str(readable), *at)
 
     assert (both.code, as_lines.code, applied.code) == (1, 1, 1)
+    assert both.stderr == f"not yet looked at by a server, which may find more: {broken}\n"
     assert [line.partition(": ")[0] for line in both.lines if line.startswith(str(tmp_path))] == [
         f"{broken}:1:1",
         f"{broken}:2:1",

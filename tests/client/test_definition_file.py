@@ -190,7 +190,7 @@ BROKEN = [
     ("name: x\nsteps: [\n  - id: a\n", "t.yaml:3:3: broken YAML: "),
     ("name: x\n\tsteps: []\n", "t.yaml:2:1: broken YAML: found character '\\t'"),
     ("name: *x\n", "t.yaml:1:7: broken YAML: found undefined alias"),
-    ("name: x\n---\nname: y\n", "t.yaml:2:1: broken YAML: but found another document"),
+    ("name: x\n---\nname: y\n", "t.yaml:2:1: another document begins here; a file holds one definition"),
     ('name: "\\q"\n', "t.yaml:1:9: broken YAML: found unknown escape character 'q'"),
     ("", "t.yaml: is empty"),
     ("# nothing but words\n", "t.yaml: is empty"),

@@ -197,6 +197,9 @@ async def _call(run: _Run) -> Any:
     except SystemExit as error:
         # It would end the event loop, and with it every other handler.
         raise RuntimeError(f"the handler called exit({error.code!r})") from error
+    except KeyboardInterrupt as error:
+        # It would, too. A Ctrl-C does not arrive as this: the agent drains on it.
+        raise RuntimeError("the handler raised KeyboardInterrupt") from error
 
 
 def _call_on_thread(run: _Run) -> Any:

@@ -175,7 +175,9 @@ class Runner:
 
     def _judge_ending(self, address: str, ending: Ending, *, welcomed: bool) -> None:
         level = logging.WARNING if welcomed or self._route.failures == 0 else logging.DEBUG
-        hint = "" if welcomed or self._ready_session_id else "; start a server with: stepward dev"
+        # What has a reason was said by a server.
+        nobody = not (welcomed or self._ready_session_id or ending.reason)
+        hint = "; start a server with: stepward dev" if nobody else ""
         _log.log(level, "stream_ended address=%s reason=%s why=%s%s", address, ending.reason, ending.message, hint)
         if welcomed:
             # SESSION_ENDED too: it may only mean that a hello of ours, given up earlier, was heard late. Hello tells.

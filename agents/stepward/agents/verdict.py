@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
+import traceback
+from typing import Any, Final
 
 from stepward.agents import outcomes
 from stepward.agents.action import Action, outcome_of_error
 from stepward.agents.attempts import AttemptKey
 from stepward.agents.context import Context
 from stepward.agents.errors import Cancelled, StepFailed, Unknown
+
+# Characters of a traceback that are logged.
+TRACE_CHARS_MAX: Final = 16_384
 
 _log = logging.getLogger("stepward.agents.handlers")
 
@@ -34,8 +38,19 @@ def outcome_of_end(
 def _log_error(action: Action, key: AttemptKey, context: Context, error: BaseException, *, deliberate: bool) -> None:
     fields = (action.name, *key)
     if deliberate:
-        _log.warning("attempt_failed action=%s job=%s step=%s token=%s: %r", *fields, error)
+        _log.warning("attempt_failed action=%s job=%s step=%s token=%s: %s", *fields, outcomes.cut(repr(error)))
     elif isinstance(error, Cancelled) or (isinstance(error, asyncio.CancelledError) and context.cancel_seen):
         _log.info("handler_stopped action=%s job=%s step=%s token=%s", *fields)
     else:
+        _log_raised(fields, error)
+
+
+def _log_raised(fields: tuple[Any, ...], error: BaseException) -> None:
+    """Log an exception with its traceback, cut in the middle: the text of an exception may be a whole response."""
+    trace = "".join(traceback.format_exception(error))
+    if len(trace) <= TRACE_CHARS_MAX:
         _log.error("handler_raised action=%s job=%s step=%s token=%s", *fields, exc_info=error)
+        return
+    half = TRACE_CHARS_MAX // 2
+    trace = f"{trace[:half]}\n... {len(trace) - 2 * half} characters are left out ...\n{trace[-half:]}"
+    _log.error("handler_raised action=%s job=%s step=%s token=%s\n%s", *fields, trace)

@@ -14,6 +14,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.composer import ComposerError
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
@@ -198,6 +199,9 @@ class Document:
     def _compose(self, text: str) -> Node:
         try:
             root: Node | None = YAML(typ="safe", pure=True).compose(text)
+        except ComposerError as error:
+            # It knows the first document only when there is a second one; an alias without an anchor has no context.
+            raise (self._second_document(error) if error.context_mark else self._broken(error)) from None
         except MarkedYAMLError as error:
             raise self._broken(error) from None
         except YAMLError as error:
@@ -207,6 +211,10 @@ class Document:
         if root is None:
             raise self.error("is empty; a definition needs at least a name and steps")
         return root
+
+    def _second_document(self, error: ComposerError) -> DefinitionFileError:
+        text = "another document begins here; a file holds one definition, so give each a file of its own"
+        return DefinitionFileError([problem_at(self.name, self.lines, error.problem_mark.line + 1, 1, text)])
 
     def _broken(self, error: MarkedYAMLError) -> DefinitionFileError:
         mark = error.problem_mark or error.context_mark

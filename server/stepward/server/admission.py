@@ -179,5 +179,6 @@ class Admission:
             self._disk_has_room = self._free_bytes() >= least
         if not self._disk_has_room:
             self._counters.shed += 1
-            text = f"less than {least} bytes of disk are free; running jobs go on, and new ones are refused: free some"
+            room = f"{least / 2**20:g} MiB"
+            text = f"less than {room} of disk are free; running jobs go on, and new ones are refused: free some"
             raise Refused(Rejection(Reason.DISK_FULL, text, retry_after_ms=_FREE_BYTES_AGE_MS))

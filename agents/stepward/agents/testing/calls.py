@@ -30,6 +30,8 @@ async def call_handler(
         except SystemExit as error:
             # It would end the event loop, and with it the test.
             raise RuntimeError(f"the handler called exit({error.code!r})") from error
+        except KeyboardInterrupt as error:
+            raise RuntimeError("the handler raised KeyboardInterrupt") from error
 
     def on_thread() -> Any:
         return action.function(**action.arguments(data, encoding, context))

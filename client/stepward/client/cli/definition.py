@@ -91,6 +91,9 @@ def validate(session: Session, files: tuple[str, ...]) -> ExitCode:
     read_files, problems = read_all(files)
     for problem in problems:
         _print_problem(session, problem)
+    unread = list(dict.fromkeys(problem.path for problem in problems))
+    if unread:
+        note(f"not yet looked at by a server, which may find more: {', '.join(unread)}")
     verdicts = _verdicts(session, read_files)
     for file, violations in verdicts:
         _print_verdict(session, file, violations)

@@ -248,7 +248,8 @@ class Replica:
         if self._live is None or self._in_flight is not None or not self._waiting:
             return
         if self._disk_is_full(now):
-            message = f"{self._free_bytes} bytes of disk are free; {self._limits.free_bytes_min} are needed to go on"
+            free, least = self._free_bytes / 2**20, self._limits.free_bytes_min / 2**20
+            message = f"{free:g} MiB of disk are free; {least:g} MiB are needed to go on: free some"
             self._refuse_waiting(Rejection(Reason.DISK_FULL, message))
             return
         moved = clocks.advance(self._head, steady_ms=now.steady_ms, wall_ms=now.wall_ms)
