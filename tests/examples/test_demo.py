@@ -56,7 +56,7 @@ def test_demo_that_is_interrupted_ends_all(demo: Demo, number: signal.Signals) -
     assert code == 130
     assert len(children) == 3
     assert not any(child.is_running() for child in children)
-    assert demo.output.read_text().count("interrupted") == 1
+    assert demo.output.read_text().splitlines().count("interrupted") == 1
     assert "Traceback" not in demo.output.read_text()
 
 
