@@ -97,10 +97,11 @@ def succeed(batch: Batch, job_id: str, ordinal: int, step: Step, output: Payload
     forget_progress(batch, job_id, ordinal)
     batch.draft.put(keys.output(job_id, ordinal), rows.Output(output))
     # While its job is stopping the timer marks the step as not yet settled; `settle` takes it away.
-    timer = batch.led_in(0) if compensation.is_stopping(batch.progress(job_id)) else NO_TIMER
-    batch.move(job_id, ordinal, step, StepState.SUCCEEDED, timer, failure=None)
+    stopping = compensation.is_stopping(batch.progress(job_id))
+    batch.move(job_id, ordinal, step, StepState.SUCCEEDED, batch.led_in(0) if stopping else NO_TIMER, failure=None)
     step_succeeded(batch, job_id, ordinal)
-    compensation.settle(batch, job_id, ordinal)
+    if stopping:
+        compensation.settle(batch, job_id, ordinal)
 
 
 def forget_progress(batch: Batch, job_id: str, ordinal: int) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from stepward.server.core.rows import Row
 
 R = TypeVar("R", bound=rows.Row)
+T = TypeVar("T")
 _ABSENT: Final = object()
 
 
@@ -31,8 +32,10 @@ class Draft:
         # Keys that the reader has and that this batch has removed, whatever became of them since.
         self._removed: set[bytes] = set()
         # What happened to each job, and the positions of its steps that changed their state.
-        self._events: dict[str, list[rows.Event | int]] = {}
+        self._events: dict[str, list[rows.Event]] = {}
         self._event_log: list[str] = []
+        self._moved: dict[str, list[int]] = {}
+        self._moved_log: list[str] = []
 
     def get(self, key: bytes) -> Row | None:
         """The row under `key` as this batch leaves it so far."""
@@ -49,8 +52,9 @@ class Draft:
 
     def require(self, key: bytes, type_: type[R]) -> R:
         """The row under `key`, which cannot be missing unless we are wrong."""
-        row = self.read(key, type_)
+        row = self.get(key)
         assert row is not None, key
+        assert isinstance(row, type_), (key, type(row), type_)
         return row
 
     def put(self, key: bytes, row: Row) -> None:
@@ -119,16 +123,16 @@ class Draft:
 
     def moved(self, job_id: str, ordinal: int) -> None:
         """A step of a job has changed its state, whether or not an event tells of it."""
-        self._events.setdefault(job_id, []).append(ordinal)
-        self._event_log.append(job_id)
+        self._moved.setdefault(job_id, []).append(ordinal)
+        self._moved_log.append(job_id)
 
-    def savepoint(self) -> tuple[int, int]:
+    def savepoint(self) -> tuple[int, int, int]:
         """Where to go back to."""
-        return len(self._undo), len(self._event_log)
+        return len(self._undo), len(self._event_log), len(self._moved_log)
 
-    def rollback(self, savepoint: tuple[int, int]) -> None:
+    def rollback(self, savepoint: tuple[int, int, int]) -> None:
         """Forget everything since `savepoint`."""
-        changes, events = savepoint
+        changes, events, moved = savepoint
         while len(self._undo) > changes:
             key, before = self._undo.pop()
             kind = self._changes[key[0]]
@@ -136,11 +140,8 @@ class Draft:
                 kind.pop(key, None)
             else:
                 kind[key] = before  # type: ignore[assignment]  # only rows and None are ever recorded beside _ABSENT
-        while len(self._event_log) > events:
-            job_id = self._event_log.pop()
-            self._events[job_id].pop()
-            if not self._events[job_id]:
-                del self._events[job_id]
+        _take_back(self._events, self._event_log, events)
+        _take_back(self._moved, self._moved_log, moved)
 
     @property
     def writes(self) -> int:
@@ -149,16 +150,25 @@ class Draft:
 
     def touched(self) -> tuple[str, ...]:
         """Jobs that this batch did something to."""
-        return tuple(self._events)
+        return tuple(self._events | self._moved)
 
     def write_history(self, *, sequence: int, wall_ms: int, led_ms: int, log_ms: int) -> None:
         """Put one history row a job."""
-        for job_id, happened in self._events.items():
-            events = tuple(one for one in happened if isinstance(one, rows.Event))
+        for job_id in self.touched():
+            events, moved = self._events.get(job_id, []), self._moved.get(job_id, [])
             told = {event.ordinal for event in events}
-            moved = tuple(sorted({one for one in happened if isinstance(one, int)} - told))
-            self.put(keys.history(job_id, sequence), rows.History(wall_ms, led_ms, log_ms, events, moved))
+            untold = tuple(sorted(set(moved) - told)) if any(one not in told for one in moved) else ()
+            self.put(keys.history(job_id, sequence), rows.History(wall_ms, led_ms, log_ms, tuple(events), untold))
 
     def changes(self) -> dict[bytes, Row | None]:
         """All changes, in the order of the kinds' first change."""
         return {key: row for kind in self._changes.values() for key, row in kind.items()}
+
+
+def _take_back(told: dict[str, list[T]], log: list[str], length: int) -> None:
+    """Forget what was told of jobs since the log of it had this length."""
+    while len(log) > length:
+        job_id = log.pop()
+        told[job_id].pop()
+        if not told[job_id]:
+            del told[job_id]

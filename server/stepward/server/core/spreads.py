@@ -55,7 +55,8 @@ def _tell_dependents(batch: Batch, job_id: str, source: int, told: int) -> None:
     waiting = dependents(batch, job_id, source)
     least, most = told + batch.limits.told_least, told + batch.limits.activation_slice
     for place in range(told, len(waiting)):
-        if advance.is_given_up(batch.progress(job_id)):
+        # Whoever begins has just looked.
+        if place and advance.is_given_up(batch.progress(job_id)):
             return
         if place >= most or (place >= least and batch.full):
             _wait(batch, job_id, source, slice_rows.Spread(undo=False, told=place))
