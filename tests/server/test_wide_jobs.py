@@ -120,21 +120,32 @@ async def test_h061_a_wide_job_beside_small_ones_survives_a_kill(tmp_path: Path)
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_h099_the_pages_of_removed_jobs_are_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Jobs are kept for a second: after 8,000 of them the file is hardly larger than after 2,000, and none is there."""
+    """Six thousand jobs that are gone again make the file grow by less than one thousand that stay.
+
+    It does grow a little, ever more slowly: how many pages are in use at once is a matter of chance, the file keeps
+    the most that there ever were, and a large entry of the journal needs pages that lie together.
+    """
     # The journal lies in the same file, and would grow to its own bound for longer than this test lasts.
     monkeypatch.setattr(replica, "ReplicaLimits", lambda: ReplicaLimits(journal_entries_max=64))
-    limits = Limits(session_ttl_ms=TTL_MS, retention_ms=1_000)
+    staying = await sizes_after_rounds(tmp_path / "staying", 3, Limits(session_ttl_ms=TTL_MS))
+    going = await sizes_after_rounds(tmp_path / "going", 8, Limits(session_ttl_ms=TTL_MS, retention_ms=1_000))
+
+    assert going[-1] - going[1] < staying[2] - staying[1], (going, staying)
+
+
+async def sizes_after_rounds(directory: Path, rounds: int, limits: Limits) -> list[int]:
+    """Bytes of the data file after each round of 1,000 jobs; with a short retention once all of them are gone."""
     sizes = []
-    async with nodes.running(tmp_path / "d", limits=limits) as node, nodes.connected(node.address) as stubs:
+    async with nodes.running(directory, limits=limits) as node, nodes.connected(node.address) as stubs:
         await nodes.define(stubs, "small", definition_pb2.Step(id="small"))
         async with working(stubs, "session-of-many-jobs"):
-            for _ in range(8):
+            for _ in range(rounds):
                 await asyncio.gather(*(small_jobs(stubs, 20) for _ in range(50)))
-                await nodes.eventually(lambda: is_empty(stubs), within_s=S)
+                if limits.retention_ms == 1_000:
+                    await nodes.eventually(lambda: is_empty(stubs), within_s=S)
                 status = await stubs.cluster.GetStatus(cluster_service_pb2.GetStatusRequest(), timeout=S)
                 sizes.append(status.shards[0].store_bytes)
-
-    assert max(sizes[2:]) <= 1.2 * sizes[1], sizes
+    return sizes
 
 
 async def is_empty(stubs: Stubs) -> bool:
