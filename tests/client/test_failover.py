@@ -27,6 +27,7 @@ REPEATABLE: dict[type[StepwardError], set[Repeat]] = {
     # Nothing was proposed, and it may pass.
     errors.NotLeader: ALL,
     errors.NoLeader: ALL,
+    errors.NoCluster: ALL,
     errors.NodeDraining: ALL,
     errors.Overloaded: ALL,
     # It may have been carried out: only where twice is once.
@@ -53,6 +54,9 @@ REPEATABLE: dict[type[StepwardError], set[Repeat]] = {
     errors.JobStateRefused: NONE,
     errors.StepStateRefused: NONE,
     errors.WatchTooSlow: NONE,
+    errors.ClusterExists: NONE,
+    errors.NodeStateRefused: NONE,
+    errors.NotAllowed: NONE,
     errors.InternalFault: NONE,
     errors.NotServed: NONE,
     errors.UnknownAnswer: NONE,

@@ -192,6 +192,9 @@ BOUNDS: dict[str, list[Bound]] = {
     ],
     "AgentService/ListAgents": [names("namespace"), page()],
     "ClusterService/GetStatus": [],
+    "ClusterService/CreateCluster": [],
+    "ClusterService/TransferLeader": [],
+    "ClusterService/RecoverNode": [],
     "OperatorService/TerminateJob": verb(reason_least=1),
     "OperatorService/PauseJob": verb(),
     "OperatorService/ResumeJob": verb(),
@@ -223,11 +226,18 @@ UNBOUNDED: dict[str, str] = {
     "definition": "the rules of definitions, all of which have a table of their own",
     "jobs": "each is refused by itself, as SubmitJob would",
     "from": "of a call that is not served yet",
+    "shard": "of a call that is not served yet",
+    "node_id": "of a call that is not served yet",
+    "gone_node_ids": "of a call that is not served yet",
+    "actor": "of a call that is not served yet",
 }
 # Calls that refuse nothing for what a field holds, and why.
 NOT_REFUSED: dict[str, str] = {
     "DefinitionService/ValidateDefinition": "what is wrong is its answer",
     "JobService/WatchJobs": "not served yet",
+    "ClusterService/CreateCluster": "it has no fields",
+    "ClusterService/TransferLeader": "not served yet",
+    "ClusterService/RecoverNode": "not served yet",
 }
 WHOLE = {"google.protobuf.Duration", "google.protobuf.Timestamp"}
 

@@ -18,7 +18,10 @@
     │   ├── ProtocolVersionRefused
     │   ├── JobStateRefused
     │   ├── StepStateRefused
-    │   └── RevisionCompacted
+    │   ├── RevisionCompacted
+    │   ├── ClusterExists
+    │   ├── NodeStateRefused
+    │   └── NotAllowed
     ├── Unavailable                  it may pass later, or at another node
     │   ├── Unreachable              no answer of a stepward server: refused, broken, or silent
     │   │   └── NoAnswerInTime
@@ -28,7 +31,8 @@
     │   ├── NodeDraining
     │   ├── Overloaded
     │   ├── DiskFull
-    │   └── WatchTooSlow
+    │   ├── WatchTooSlow
+    │   └── NoCluster
     ├── WaitTimedOut                 the job goes on
     ├── ServerFault
     │   ├── InternalFault
@@ -199,6 +203,24 @@ class RevisionCompacted(Conflict):
     reason = "REVISION_COMPACTED"
 
 
+class ClusterExists(Conflict):
+    """A node knows a cluster already; `metadata` names both."""
+
+    reason = "CLUSTER_EXISTS"
+
+
+class NodeStateRefused(Conflict):
+    """A node is in a state in which this cannot be done; `metadata` names the node."""
+
+    reason = "NODE_STATE"
+
+
+class NotAllowed(Conflict):
+    """The certificate of the caller does not allow this."""
+
+    reason = "NOT_ALLOWED"
+
+
 class Unavailable(StepwardError):
     """Nobody could do it at the moment."""
 
@@ -251,6 +273,12 @@ class WatchTooSlow(Unavailable):
     """The caller of a stream did not read; resume from the last revision seen."""
 
     reason = "WATCH_TOO_SLOW"
+
+
+class NoCluster(Unavailable):
+    """The node belongs to no cluster yet."""
+
+    reason = "NO_CLUSTER"
 
 
 class WaitTimedOut(StepwardError):
@@ -371,5 +399,9 @@ BY_REASON: Mapping[str, type[StepwardError]] = {
         JobStateRefused,
         StepStateRefused,
         WatchTooSlow,
+        NoCluster,
+        ClusterExists,
+        NodeStateRefused,
+        NotAllowed,
     )
 }

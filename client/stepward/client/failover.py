@@ -32,7 +32,7 @@ class Repeat(Enum):
 
 # Refused before anything was proposed, and it may pass: safe for every call. DISK_FULL is not here: no disk becomes
 # empty within the seconds of a call, and the refusal is worth more than the wait.
-NOTHING_HAPPENED = (errors.NotLeader, errors.NoLeader, errors.NodeDraining, errors.Overloaded)
+NOTHING_HAPPENED = (errors.NotLeader, errors.NoLeader, errors.NoCluster, errors.NodeDraining, errors.Overloaded)
 
 # Nobody can tell whether it was carried out.
 MAY_HAVE_HAPPENED = (errors.CommitUnknown, errors.Unreachable)

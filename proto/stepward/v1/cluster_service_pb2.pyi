@@ -5,9 +5,11 @@ For operators and probes."""
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from stepward.v1 import common_pb2 as _common_pb2
 import builtins as _builtins
 import sys
@@ -19,6 +21,38 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _NodeState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _NodeStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_NodeState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    NODE_STATE_UNSPECIFIED: _NodeState.ValueType  # 0
+    """Not said: an older node."""
+    NODE_STATE_EMPTY: _NodeState.ValueType  # 1
+    """It knows no cluster: `stepward cluster create` makes one."""
+    NODE_STATE_QUARANTINED: _NodeState.ValueType  # 2
+    """Its directory was empty in a cluster that exists: until it holds what the others hold it neither votes nor counts."""
+    NODE_STATE_SERVING: _NodeState.ValueType  # 3
+    """It takes part."""
+    NODE_STATE_DIVERGED: _NodeState.ValueType  # 4
+    """Its rows and the log do not fit together: it has stopped, and keeps its files."""
+
+class NodeState(_NodeState, metaclass=_NodeStateEnumTypeWrapper):
+    """How far a node is."""
+
+NODE_STATE_UNSPECIFIED: NodeState.ValueType  # 0
+"""Not said: an older node."""
+NODE_STATE_EMPTY: NodeState.ValueType  # 1
+"""It knows no cluster: `stepward cluster create` makes one."""
+NODE_STATE_QUARANTINED: NodeState.ValueType  # 2
+"""Its directory was empty in a cluster that exists: until it holds what the others hold it neither votes nor counts."""
+NODE_STATE_SERVING: NodeState.ValueType  # 3
+"""It takes part."""
+NODE_STATE_DIVERGED: NodeState.ValueType  # 4
+"""Its rows and the log do not fit together: it has stopped, and keeps its files."""
+Global___NodeState: _TypeAlias = NodeState  # noqa: Y015
 
 @_typing.final
 class GetStatusRequest(_message.Message):
@@ -49,6 +83,10 @@ class GetStatusResponse(_message.Message):
     SHARDS_FIELD_NUMBER: _builtins.int
     STARTED_AT_FIELD_NUMBER: _builtins.int
     PID_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    STATE_REASON_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     """Drawn when the cluster was made."""
     node_id: _builtins.str
@@ -57,6 +95,12 @@ class GetStatusResponse(_message.Message):
     """Version of the software."""
     pid: _builtins.int
     """Its process id."""
+    state: Global___NodeState.ValueType
+    """How far the node is."""
+    incarnation: _builtins.int
+    """How often this node has begun with an empty directory, from 1."""
+    state_reason: _builtins.str
+    """Why the node takes part only partly, for a person. Empty: it takes part."""
     @_builtins.property
     def shards(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardStatus]:
         """The shards that this node holds a replica of."""
@@ -64,6 +108,10 @@ class GetStatusResponse(_message.Message):
     @_builtins.property
     def started_at(self) -> _timestamp_pb2.Timestamp:
         """When the process started."""
+
+    @_builtins.property
+    def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___Member]:
+        """The nodes of the cluster, with this one."""
 
     def __init__(
         self,
@@ -74,14 +122,44 @@ class GetStatusResponse(_message.Message):
         shards: _abc.Iterable[Global___ShardStatus] | None = ...,
         started_at: _timestamp_pb2.Timestamp | None = ...,
         pid: _builtins.int = ...,
+        members: _abc.Iterable[Global___Member] | None = ...,
+        state: Global___NodeState.ValueType = ...,
+        incarnation: _builtins.int = ...,
+        state_reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["started_at", b"started_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "node_id", b"node_id", "pid", b"pid", "shards", b"shards", "started_at", b"started_at", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "incarnation", b"incarnation", "members", b"members", "node_id", b"node_id", "pid", b"pid", "shards", b"shards", "started_at", b"started_at", "state", b"state", "state_reason", b"state_reason", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetStatusResponse: _TypeAlias = GetStatusResponse  # noqa: Y015
+
+@_typing.final
+class Member(_message.Message):
+    """One node of the cluster."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    """Its id."""
+    address: _builtins.str
+    """Where it is reached, as this node is configured."""
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        address: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "node_id", b"node_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Member: _TypeAlias = Member  # noqa: Y015
 
 @_typing.final
 class ShardStatus(_message.Message):
@@ -102,6 +180,13 @@ class ShardStatus(_message.Message):
     LOG_TIME_MS_FIELD_NUMBER: _builtins.int
     JOBS_FIELD_NUMBER: _builtins.int
     STORE_BYTES_FIELD_NUMBER: _builtins.int
+    FOLLOWERS_FIELD_NUMBER: _builtins.int
+    LOG_FIRST_INDEX_FIELD_NUMBER: _builtins.int
+    LOG_LAST_INDEX_FIELD_NUMBER: _builtins.int
+    LEADER_CONTACT_AGE_FIELD_NUMBER: _builtins.int
+    FREE_BYTES_FIELD_NUMBER: _builtins.int
+    FETCHING_ROWS_FIELD_NUMBER: _builtins.int
+    ELECTIONS_FIELD_NUMBER: _builtins.int
     shard: _builtins.int
     """The shard."""
     leader: _builtins.bool
@@ -124,6 +209,16 @@ class ShardStatus(_message.Message):
     """Log time of the last batch (ms)."""
     store_bytes: _builtins.int
     """Bytes of the store's file."""
+    log_first_index: _builtins.int
+    """Index of the first entry of the log that this node keeps, and of the last one."""
+    log_last_index: _builtins.int
+    """See `log_first_index`."""
+    free_bytes: _builtins.int
+    """Bytes that can still be written."""
+    fetching_rows: _builtins.bool
+    """True while this node fetches all rows from the leader."""
+    elections: _builtins.int
+    """Elections that this node has stood in since it started."""
     @_builtins.property
     def supervisor_beat_at(self) -> _timestamp_pb2.Timestamp:
         """When the supervisor last wrote its beat (wall clock of the leader)."""
@@ -131,6 +226,14 @@ class ShardStatus(_message.Message):
     @_builtins.property
     def jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobCount]:
         """Jobs by state, over all namespaces."""
+
+    @_builtins.property
+    def followers(self) -> _containers.RepeatedCompositeFieldContainer[Global___FollowerStatus]:
+        """On the leader: how the others are."""
+
+    @_builtins.property
+    def leader_contact_age(self) -> _duration_pb2.Duration:
+        """How long ago this node last heard of a leader. Absent: it leads, or never has."""
 
     def __init__(
         self,
@@ -148,14 +251,57 @@ class ShardStatus(_message.Message):
         log_time_ms: _builtins.int = ...,
         jobs: _abc.Iterable[Global___JobCount] | None = ...,
         store_bytes: _builtins.int = ...,
+        followers: _abc.Iterable[Global___FollowerStatus] | None = ...,
+        log_first_index: _builtins.int = ...,
+        log_last_index: _builtins.int = ...,
+        leader_contact_age: _duration_pb2.Duration | None = ...,
+        free_bytes: _builtins.int = ...,
+        fetching_rows: _builtins.bool = ...,
+        elections: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["supervisor_beat_at", b"supervisor_beat_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["leader_contact_age", b"leader_contact_age", "supervisor_beat_at", b"supervisor_beat_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "hash", b"hash", "jobs", b"jobs", "leader", b"leader", "leader_id", b"leader_id", "led_time_ms", b"led_time_ms", "log_time_ms", b"log_time_ms", "overdue", b"overdue", "sequence", b"sequence", "shard", b"shard", "store_bytes", b"store_bytes", "supervisor_beat_at", b"supervisor_beat_at", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["elections", b"elections", "epoch", b"epoch", "fetching_rows", b"fetching_rows", "followers", b"followers", "free_bytes", b"free_bytes", "hash", b"hash", "jobs", b"jobs", "leader", b"leader", "leader_contact_age", b"leader_contact_age", "leader_id", b"leader_id", "led_time_ms", b"led_time_ms", "log_first_index", b"log_first_index", "log_last_index", b"log_last_index", "log_time_ms", b"log_time_ms", "overdue", b"overdue", "sequence", b"sequence", "shard", b"shard", "store_bytes", b"store_bytes", "supervisor_beat_at", b"supervisor_beat_at", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ShardStatus: _TypeAlias = ShardStatus  # noqa: Y015
+
+@_typing.final
+class FollowerStatus(_message.Message):
+    """A node as the leader sees it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    CONNECTED_FIELD_NUMBER: _builtins.int
+    MATCH_INDEX_FIELD_NUMBER: _builtins.int
+    ANSWER_AGE_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    """Its id."""
+    connected: _builtins.bool
+    """True when a stream to it stands."""
+    match_index: _builtins.int
+    """Index of the last entry that it surely has."""
+    @_builtins.property
+    def answer_age(self) -> _duration_pb2.Duration:
+        """How long ago it last answered. Absent: not since this node leads."""
+
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        connected: _builtins.bool = ...,
+        match_index: _builtins.int = ...,
+        answer_age: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer_age", b"answer_age"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_age", b"answer_age", "connected", b"connected", "match_index", b"match_index", "node_id", b"node_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FollowerStatus: _TypeAlias = FollowerStatus  # noqa: Y015
 
 @_typing.final
 class JobCount(_message.Message):
@@ -182,3 +328,154 @@ class JobCount(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___JobCount: _TypeAlias = JobCount  # noqa: Y015
+
+@_typing.final
+class CreateClusterRequest(_message.Message):
+    """Makes a cluster."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateClusterRequest: _TypeAlias = CreateClusterRequest  # noqa: Y015
+
+@_typing.final
+class CreateClusterResponse(_message.Message):
+    """It is made."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
+    cluster_id: _builtins.str
+    """Drawn for it."""
+    @_builtins.property
+    def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___Member]:
+        """Its nodes."""
+
+    def __init__(
+        self,
+        *,
+        cluster_id: _builtins.str = ...,
+        members: _abc.Iterable[Global___Member] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "members", b"members"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateClusterResponse: _TypeAlias = CreateClusterResponse  # noqa: Y015
+
+@_typing.final
+class TransferLeaderRequest(_message.Message):
+    """Hands leadership on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHARD_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    shard: _builtins.int
+    """The shard."""
+    node_id: _builtins.str
+    """The node that is to lead. Empty: the one that is most up to date."""
+    def __init__(
+        self,
+        *,
+        shard: _builtins.int = ...,
+        node_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "shard", b"shard"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TransferLeaderRequest: _TypeAlias = TransferLeaderRequest  # noqa: Y015
+
+@_typing.final
+class TransferLeaderResponse(_message.Message):
+    """It is handed on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    """The node that leads now."""
+    term: _builtins.int
+    """The term of its leadership."""
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        term: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "term", b"term"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TransferLeaderResponse: _TypeAlias = TransferLeaderResponse  # noqa: Y015
+
+@_typing.final
+class RecoverNodeRequest(_message.Message):
+    """Lets a node take part without having heard of all others."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GONE_NODE_IDS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    ACTOR_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    """Why, for the log of the node. Required."""
+    actor: _builtins.str
+    """Who asks, for the log of the node."""
+    @_builtins.property
+    def gone_node_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The nodes that will never come back with their data."""
+
+    def __init__(
+        self,
+        *,
+        gone_node_ids: _abc.Iterable[_builtins.str] | None = ...,
+        reason: _builtins.str = ...,
+        actor: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "gone_node_ids", b"gone_node_ids", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecoverNodeRequest: _TypeAlias = RecoverNodeRequest  # noqa: Y015
+
+@_typing.final
+class RecoverNodeResponse(_message.Message):
+    """It goes on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WARNING_FIELD_NUMBER: _builtins.int
+    warning: _builtins.str
+    """What may have been lost, for a person."""
+    def __init__(
+        self,
+        *,
+        warning: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["warning", b"warning"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecoverNodeResponse: _TypeAlias = RecoverNodeResponse  # noqa: Y015

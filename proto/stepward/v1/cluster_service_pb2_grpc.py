@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ClusterServiceStub(object):
-    """Tells how the cluster is.
+    """Tells how the cluster is, and changes who leads.
     """
 
     def __init__(self, channel):
@@ -40,14 +40,55 @@ class ClusterServiceStub(object):
                 request_serializer=stepward_dot_v1_dot_cluster__service__pb2.GetStatusRequest.SerializeToString,
                 response_deserializer=stepward_dot_v1_dot_cluster__service__pb2.GetStatusResponse.FromString,
                 _registered_method=True)
+        self.CreateCluster = channel.unary_unary(
+                '/stepward.v1.ClusterService/CreateCluster',
+                request_serializer=stepward_dot_v1_dot_cluster__service__pb2.CreateClusterRequest.SerializeToString,
+                response_deserializer=stepward_dot_v1_dot_cluster__service__pb2.CreateClusterResponse.FromString,
+                _registered_method=True)
+        self.TransferLeader = channel.unary_unary(
+                '/stepward.v1.ClusterService/TransferLeader',
+                request_serializer=stepward_dot_v1_dot_cluster__service__pb2.TransferLeaderRequest.SerializeToString,
+                response_deserializer=stepward_dot_v1_dot_cluster__service__pb2.TransferLeaderResponse.FromString,
+                _registered_method=True)
+        self.RecoverNode = channel.unary_unary(
+                '/stepward.v1.ClusterService/RecoverNode',
+                request_serializer=stepward_dot_v1_dot_cluster__service__pb2.RecoverNodeRequest.SerializeToString,
+                response_deserializer=stepward_dot_v1_dot_cluster__service__pb2.RecoverNodeResponse.FromString,
+                _registered_method=True)
 
 
 class ClusterServiceServicer(object):
-    """Tells how the cluster is.
+    """Tells how the cluster is, and changes who leads.
     """
 
     def GetStatus(self, request, context):
         """Called by operators, probes and our own command line. Reads what this node knows. May be repeated.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateCluster(self, request, context):
+        """Called once by an operator, on any node, when all nodes of a new cluster run with empty directories: makes the
+        cluster of the nodes in that node's configuration. Fails with CLUSTER_EXISTS when any of them knows a cluster, and
+        with NODE_STATE when one cannot be reached; then nothing was made and it may be repeated.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TransferLeader(self, request, context):
+        """Called by an operator, on any node: hands leadership to another node without an election. May be repeated. Fails
+        with NODE_STATE when the target cannot lead, NO_LEADER when nobody leads.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RecoverNode(self, request, context):
+        """Called by an operator, on a node whose directory was lost while another node is gone for good: lets it take part
+        without having heard of that other one. What only the two had acknowledged may be lost. Fails with NODE_STATE when
+        the node does not wait for one that is named.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -61,6 +102,21 @@ def add_ClusterServiceServicer_to_server(servicer, server):
                     request_deserializer=stepward_dot_v1_dot_cluster__service__pb2.GetStatusRequest.FromString,
                     response_serializer=stepward_dot_v1_dot_cluster__service__pb2.GetStatusResponse.SerializeToString,
             ),
+            'CreateCluster': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateCluster,
+                    request_deserializer=stepward_dot_v1_dot_cluster__service__pb2.CreateClusterRequest.FromString,
+                    response_serializer=stepward_dot_v1_dot_cluster__service__pb2.CreateClusterResponse.SerializeToString,
+            ),
+            'TransferLeader': grpc.unary_unary_rpc_method_handler(
+                    servicer.TransferLeader,
+                    request_deserializer=stepward_dot_v1_dot_cluster__service__pb2.TransferLeaderRequest.FromString,
+                    response_serializer=stepward_dot_v1_dot_cluster__service__pb2.TransferLeaderResponse.SerializeToString,
+            ),
+            'RecoverNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.RecoverNode,
+                    request_deserializer=stepward_dot_v1_dot_cluster__service__pb2.RecoverNodeRequest.FromString,
+                    response_serializer=stepward_dot_v1_dot_cluster__service__pb2.RecoverNodeResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'stepward.v1.ClusterService', rpc_method_handlers)
@@ -70,7 +126,7 @@ def add_ClusterServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ClusterService(object):
-    """Tells how the cluster is.
+    """Tells how the cluster is, and changes who leads.
     """
 
     @staticmethod
@@ -90,6 +146,87 @@ class ClusterService(object):
             '/stepward.v1.ClusterService/GetStatus',
             stepward_dot_v1_dot_cluster__service__pb2.GetStatusRequest.SerializeToString,
             stepward_dot_v1_dot_cluster__service__pb2.GetStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateCluster(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stepward.v1.ClusterService/CreateCluster',
+            stepward_dot_v1_dot_cluster__service__pb2.CreateClusterRequest.SerializeToString,
+            stepward_dot_v1_dot_cluster__service__pb2.CreateClusterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TransferLeader(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stepward.v1.ClusterService/TransferLeader',
+            stepward_dot_v1_dot_cluster__service__pb2.TransferLeaderRequest.SerializeToString,
+            stepward_dot_v1_dot_cluster__service__pb2.TransferLeaderResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RecoverNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stepward.v1.ClusterService/RecoverNode',
+            stepward_dot_v1_dot_cluster__service__pb2.RecoverNodeRequest.SerializeToString,
+            stepward_dot_v1_dot_cluster__service__pb2.RecoverNodeResponse.FromString,
             options,
             channel_credentials,
             insecure,

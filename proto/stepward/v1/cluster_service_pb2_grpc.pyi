@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ClusterServiceStub:
-    """Tells how the cluster is."""
+    """Tells how the cluster is, and changes who leads."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -35,17 +35,45 @@ class ClusterServiceStub:
     def __new__(cls, channel: _aio.Channel) -> ClusterServiceAsyncStub: ...
     GetStatus: _grpc.UnaryUnaryMultiCallable[_cluster_service_pb2.GetStatusRequest, _cluster_service_pb2.GetStatusResponse]
     """Called by operators, probes and our own command line. Reads what this node knows. May be repeated."""
+    CreateCluster: _grpc.UnaryUnaryMultiCallable[_cluster_service_pb2.CreateClusterRequest, _cluster_service_pb2.CreateClusterResponse]
+    """Called once by an operator, on any node, when all nodes of a new cluster run with empty directories: makes the
+    cluster of the nodes in that node's configuration. Fails with CLUSTER_EXISTS when any of them knows a cluster, and
+    with NODE_STATE when one cannot be reached; then nothing was made and it may be repeated.
+    """
+    TransferLeader: _grpc.UnaryUnaryMultiCallable[_cluster_service_pb2.TransferLeaderRequest, _cluster_service_pb2.TransferLeaderResponse]
+    """Called by an operator, on any node: hands leadership to another node without an election. May be repeated. Fails
+    with NODE_STATE when the target cannot lead, NO_LEADER when nobody leads.
+    """
+    RecoverNode: _grpc.UnaryUnaryMultiCallable[_cluster_service_pb2.RecoverNodeRequest, _cluster_service_pb2.RecoverNodeResponse]
+    """Called by an operator, on a node whose directory was lost while another node is gone for good: lets it take part
+    without having heard of that other one. What only the two had acknowledged may be lost. Fails with NODE_STATE when
+    the node does not wait for one that is named.
+    """
 
 @_typing.type_check_only
 class ClusterServiceAsyncStub(ClusterServiceStub):
-    """Tells how the cluster is."""
+    """Tells how the cluster is, and changes who leads."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetStatus: _aio.UnaryUnaryMultiCallable[_cluster_service_pb2.GetStatusRequest, _cluster_service_pb2.GetStatusResponse]  # type: ignore[assignment]
     """Called by operators, probes and our own command line. Reads what this node knows. May be repeated."""
+    CreateCluster: _aio.UnaryUnaryMultiCallable[_cluster_service_pb2.CreateClusterRequest, _cluster_service_pb2.CreateClusterResponse]  # type: ignore[assignment]
+    """Called once by an operator, on any node, when all nodes of a new cluster run with empty directories: makes the
+    cluster of the nodes in that node's configuration. Fails with CLUSTER_EXISTS when any of them knows a cluster, and
+    with NODE_STATE when one cannot be reached; then nothing was made and it may be repeated.
+    """
+    TransferLeader: _aio.UnaryUnaryMultiCallable[_cluster_service_pb2.TransferLeaderRequest, _cluster_service_pb2.TransferLeaderResponse]  # type: ignore[assignment]
+    """Called by an operator, on any node: hands leadership to another node without an election. May be repeated. Fails
+    with NODE_STATE when the target cannot lead, NO_LEADER when nobody leads.
+    """
+    RecoverNode: _aio.UnaryUnaryMultiCallable[_cluster_service_pb2.RecoverNodeRequest, _cluster_service_pb2.RecoverNodeResponse]  # type: ignore[assignment]
+    """Called by an operator, on a node whose directory was lost while another node is gone for good: lets it take part
+    without having heard of that other one. What only the two had acknowledged may be lost. Fails with NODE_STATE when
+    the node does not wait for one that is named.
+    """
 
 class ClusterServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Tells how the cluster is."""
+    """Tells how the cluster is, and changes who leads."""
 
     @_abc_1.abstractmethod
     def GetStatus(
@@ -54,5 +82,37 @@ class ClusterServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_cluster_service_pb2.GetStatusResponse, _abc.Awaitable[_cluster_service_pb2.GetStatusResponse]]:
         """Called by operators, probes and our own command line. Reads what this node knows. May be repeated."""
+
+    @_abc_1.abstractmethod
+    def CreateCluster(
+        self,
+        request: _cluster_service_pb2.CreateClusterRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_cluster_service_pb2.CreateClusterResponse, _abc.Awaitable[_cluster_service_pb2.CreateClusterResponse]]:
+        """Called once by an operator, on any node, when all nodes of a new cluster run with empty directories: makes the
+        cluster of the nodes in that node's configuration. Fails with CLUSTER_EXISTS when any of them knows a cluster, and
+        with NODE_STATE when one cannot be reached; then nothing was made and it may be repeated.
+        """
+
+    @_abc_1.abstractmethod
+    def TransferLeader(
+        self,
+        request: _cluster_service_pb2.TransferLeaderRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_cluster_service_pb2.TransferLeaderResponse, _abc.Awaitable[_cluster_service_pb2.TransferLeaderResponse]]:
+        """Called by an operator, on any node: hands leadership to another node without an election. May be repeated. Fails
+        with NODE_STATE when the target cannot lead, NO_LEADER when nobody leads.
+        """
+
+    @_abc_1.abstractmethod
+    def RecoverNode(
+        self,
+        request: _cluster_service_pb2.RecoverNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_cluster_service_pb2.RecoverNodeResponse, _abc.Awaitable[_cluster_service_pb2.RecoverNodeResponse]]:
+        """Called by an operator, on a node whose directory was lost while another node is gone for good: lets it take part
+        without having heard of that other one. What only the two had acknowledged may be lost. Fails with NODE_STATE when
+        the node does not wait for one that is named.
+        """
 
 def add_ClusterServiceServicer_to_server(servicer: ClusterServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

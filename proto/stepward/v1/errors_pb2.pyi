@@ -78,6 +78,14 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """FAILED_PRECONDITION: the step is in a state in which this cannot be done; metadata names the state."""
     ERROR_REASON_WATCH_TOO_SLOW: _ErrorReason.ValueType  # 25
     """RESOURCE_EXHAUSTED: the caller of a stream does not read; resume from the last revision seen."""
+    ERROR_REASON_NO_CLUSTER: _ErrorReason.ValueType  # 26
+    """UNAVAILABLE: the node belongs to no cluster yet; an operator makes one with `stepward cluster create`."""
+    ERROR_REASON_CLUSTER_EXISTS: _ErrorReason.ValueType  # 27
+    """ALREADY_EXISTS: a node knows a cluster already; metadata names both."""
+    ERROR_REASON_NODE_STATE: _ErrorReason.ValueType  # 28
+    """FAILED_PRECONDITION: a node is in a state in which this cannot be done; metadata names the node."""
+    ERROR_REASON_NOT_ALLOWED: _ErrorReason.ValueType  # 29
+    """PERMISSION_DENIED: the certificate of the caller does not allow this."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call was not granted."""
@@ -136,4 +144,12 @@ ERROR_REASON_STEP_STATE: ErrorReason.ValueType  # 24
 """FAILED_PRECONDITION: the step is in a state in which this cannot be done; metadata names the state."""
 ERROR_REASON_WATCH_TOO_SLOW: ErrorReason.ValueType  # 25
 """RESOURCE_EXHAUSTED: the caller of a stream does not read; resume from the last revision seen."""
+ERROR_REASON_NO_CLUSTER: ErrorReason.ValueType  # 26
+"""UNAVAILABLE: the node belongs to no cluster yet; an operator makes one with `stepward cluster create`."""
+ERROR_REASON_CLUSTER_EXISTS: ErrorReason.ValueType  # 27
+"""ALREADY_EXISTS: a node knows a cluster already; metadata names both."""
+ERROR_REASON_NODE_STATE: ErrorReason.ValueType  # 28
+"""FAILED_PRECONDITION: a node is in a state in which this cannot be done; metadata names the node."""
+ERROR_REASON_NOT_ALLOWED: ErrorReason.ValueType  # 29
+"""PERMISSION_DENIED: the certificate of the caller does not allow this."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

@@ -353,18 +353,24 @@ class GetJobResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_FIELD_NUMBER: _builtins.int
+    STALENESS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def job(self) -> _job_pb2.Job:
         """The job with its steps, or with those that fit into an answer: at most 1,000, in the order of the definition."""
+
+    @_builtins.property
+    def staleness(self) -> _duration_pb2.Duration:
+        """With consistency STALE: the answer shows everything that was committed this long ago, or longer. Absent otherwise."""
 
     def __init__(
         self,
         *,
         job: _job_pb2.Job | None = ...,
+        staleness: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "staleness", b"staleness"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "staleness", b"staleness"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -419,6 +425,7 @@ class ListJobStepsResponse(_message.Message):
     STEPS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
+    STALENESS_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
     """Empty on the last page."""
     revision: _builtins.int
@@ -427,16 +434,21 @@ class ListJobStepsResponse(_message.Message):
     def steps(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.JobStep]:
         """In the order of the definition. May be fewer than asked for, also none, before the last page."""
 
+    @_builtins.property
+    def staleness(self) -> _duration_pb2.Duration:
+        """With consistency STALE: the answer shows everything that was committed this long ago, or longer. Absent otherwise."""
+
     def __init__(
         self,
         *,
         steps: _abc.Iterable[_job_pb2.JobStep] | None = ...,
         next_page_token: _builtins.str = ...,
         revision: _builtins.int = ...,
+        staleness: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["staleness", b"staleness"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "revision", b"revision", "steps", b"steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "revision", b"revision", "staleness", b"staleness", "steps", b"steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -553,6 +565,7 @@ class CountJobsResponse(_message.Message):
     COUNTS_FIELD_NUMBER: _builtins.int
     TRUNCATED_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
+    STALENESS_FIELD_NUMBER: _builtins.int
     truncated: _builtins.bool
     """True when there may be more: a filter beyond states looks at a bounded number of jobs."""
     revision: _builtins.int
@@ -561,16 +574,21 @@ class CountJobsResponse(_message.Message):
     def counts(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobStateCount]:
         """By state; states without jobs are left out."""
 
+    @_builtins.property
+    def staleness(self) -> _duration_pb2.Duration:
+        """With consistency STALE: the answer shows everything that was committed this long ago, or longer. Absent otherwise."""
+
     def __init__(
         self,
         *,
         counts: _abc.Iterable[Global___JobStateCount] | None = ...,
         truncated: _builtins.bool = ...,
         revision: _builtins.int = ...,
+        staleness: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["staleness", b"staleness"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "revision", b"revision", "truncated", b"truncated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "revision", b"revision", "staleness", b"staleness", "truncated", b"truncated"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -661,6 +679,7 @@ class ListJobsResponse(_message.Message):
     JOBS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
+    STALENESS_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
     """Empty on the last page."""
     revision: _builtins.int
@@ -669,16 +688,21 @@ class ListJobsResponse(_message.Message):
     def jobs(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.Job]:
         """The newest first, without steps and outputs. May be fewer than asked for, also none, before the last page."""
 
+    @_builtins.property
+    def staleness(self) -> _duration_pb2.Duration:
+        """With consistency STALE: the answer shows everything that was committed this long ago, or longer. Absent otherwise."""
+
     def __init__(
         self,
         *,
         jobs: _abc.Iterable[_job_pb2.Job] | None = ...,
         next_page_token: _builtins.str = ...,
         revision: _builtins.int = ...,
+        staleness: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["staleness", b"staleness"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["jobs", b"jobs", "next_page_token", b"next_page_token", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["jobs", b"jobs", "next_page_token", b"next_page_token", "revision", b"revision", "staleness", b"staleness"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

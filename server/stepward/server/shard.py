@@ -314,7 +314,7 @@ class Shard:
                 self._counters.delivery_failures += 1
                 _log.exception("delivery_failed", sequence=applied.sequence)
 
-    def _answer(self, ticket: object, answer: Answer) -> None:
+    def _answer(self, ticket: object, answer: object) -> None:
         try:
             ticket.answered(answer)  # type: ignore[attr-defined]  # tokens are the tickets that went in
         except Exception:  # noqa: BLE001 - the answer stands; one who waits must not take the others with him

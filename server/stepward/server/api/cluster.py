@@ -13,6 +13,7 @@ import msgspec
 
 from stepward.server.api import convert
 from stepward.server.core import counts, keys, rows
+from stepward.server.core.rejections import Reason, refuse
 from stepward.v1 import cluster_service_pb2
 
 if TYPE_CHECKING:
@@ -59,6 +60,24 @@ class ClusterService:
             started_at=convert.timestamp(self._started_wall_ms),
             pid=os.getpid(),
         )
+
+    async def create_cluster(
+        self, request: cluster_service_pb2.CreateClusterRequest, context: Any
+    ) -> cluster_service_pb2.CreateClusterResponse:
+        """See the contract."""
+        raise refuse(Reason.UNIMPLEMENTED, "CreateCluster is not served yet")
+
+    async def transfer_leader(
+        self, request: cluster_service_pb2.TransferLeaderRequest, context: Any
+    ) -> cluster_service_pb2.TransferLeaderResponse:
+        """See the contract."""
+        raise refuse(Reason.UNIMPLEMENTED, "TransferLeader is not served yet")
+
+    async def recover_node(
+        self, request: cluster_service_pb2.RecoverNodeRequest, context: Any
+    ) -> cluster_service_pb2.RecoverNodeResponse:
+        """See the contract."""
+        raise refuse(Reason.UNIMPLEMENTED, "RecoverNode is not served yet")
 
     def _shard_status(self) -> cluster_service_pb2.ShardStatus:
         standing = self._shard.standing

@@ -53,6 +53,10 @@ CODES: Final[dict[Reason, grpc.StatusCode]] = {
     Reason.JOB_STATE: grpc.StatusCode.FAILED_PRECONDITION,
     Reason.STEP_STATE: grpc.StatusCode.FAILED_PRECONDITION,
     Reason.WATCH_TOO_SLOW: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Reason.NO_CLUSTER: grpc.StatusCode.UNAVAILABLE,
+    Reason.CLUSTER_EXISTS: grpc.StatusCode.ALREADY_EXISTS,
+    Reason.NODE_STATE: grpc.StatusCode.FAILED_PRECONDITION,
+    Reason.NOT_ALLOWED: grpc.StatusCode.PERMISSION_DENIED,
 }
 
 # What kind of thing was not there, and which piece of metadata names it.

@@ -35,6 +35,10 @@ class Reason(Enum):
     JOB_STATE = "JOB_STATE"
     STEP_STATE = "STEP_STATE"
     WATCH_TOO_SLOW = "WATCH_TOO_SLOW"
+    NO_CLUSTER = "NO_CLUSTER"
+    CLUSTER_EXISTS = "CLUSTER_EXISTS"
+    NODE_STATE = "NODE_STATE"
+    NOT_ALLOWED = "NOT_ALLOWED"
 
 
 class Violation(Struct, frozen=True):

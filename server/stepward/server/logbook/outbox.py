@@ -35,16 +35,81 @@ class Proposal(NamedTuple):
     share: str = ""
 
 
+class Confirm(NamedTuple):
+    """Asks which batches a reader must see. Answered `Confirmed` once it is sure that this node led when it came."""
+
+    token: object
+
+
+class Transfer(NamedTuple):
+    """Asks to hand leadership to another node; empty: to the one that is most up to date. Answered `Transferred`."""
+
+    token: object
+    target_id: str = ""
+
+
+class Recover(NamedTuple):
+    """A person's word that these nodes will never come back with what they have promised. Answered `Recovered`."""
+
+    token: object
+    gone_ids: frozenset[str]
+
+
+class Arrived(NamedTuple):
+    """A message of a peer. `connection` rises with every stream that the peer opens, also over its restarts."""
+
+    peer_id: str
+    connection: int
+    content: bytes
+
+
+class Linked(NamedTuple):
+    """A new stream to a peer stands: what is sent from now on arrives in order, or not at all."""
+
+    peer_id: str
+
+
+class Unlinked(NamedTuple):
+    """The stream to a peer is gone."""
+
+    peer_id: str
+
+
+Letter = Proposal | Confirm | Transfer | Recover | Arrived | Linked | Unlinked
+
+
+class Confirmed(NamedTuple):
+    """Answer to `Confirm`: everything up to the sequence that comes with it was committed when it was asked."""
+
+
+class Transferred(NamedTuple):
+    """Answer to `Transfer`: who leads now, in which term."""
+
+    leader_id: str
+    term: int
+
+
+class Recovered(NamedTuple):
+    """Answer to `Recover`."""
+
+
 class Answered(NamedTuple):
-    """What became of a proposal: exactly one for each.
+    """What became of a proposal, or of a question: exactly one for each.
 
     A Rejection NOT_LEADER, OVERLOADED or DISK_FULL says that it was never decided; COMMIT_UNKNOWN says that nobody
     knows. An answer of any other kind was decided on the rows of `sequence`, or is itself part of that batch.
     """
 
     token: object
-    answer: Answer
+    answer: Answer | Confirmed | Transferred | Recovered
     sequence: int
+
+
+class Frame(NamedTuple):
+    """A message for a peer, to be put on the stream to it behind those before; dropped when there is none."""
+
+    peer_id: str
+    content: bytes
 
 
 class Applied(NamedTuple):
@@ -62,21 +127,35 @@ class Applied(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """What a replica is at the end of a step. `leads`: its epoch is open and it decides commands."""
+    """What a replica is at the end of a step. `leads`: its epoch is open and it decides commands.
+
+    `leader_id` is the node that leads as far as this one knows, empty when it knows none. Until `lease_until_ms`, on
+    the steady clock, nobody else can lead. `contact_at_ms` is when a leader was last heard of, also this node itself.
+    """
 
     leads: bool
     epoch: int
     term: int
     head: Head
+    leader_id: str = ""
+    lease_until_ms: int = 0
+    contact_at_ms: int = 0
+    quarantined: bool = False
 
 
 class Outbox(NamedTuple):
-    """What a step gave. `wake_at_ms` is the steady instant at which `step` wants to be called again, at the latest."""
+    """What a step gave. `wake_at_ms` is the steady instant at which `step` wants to be called again, at the latest.
+
+    `fetch_from` names the node that leads when this one can only go on with all of its rows; it stays until it has
+    them.
+    """
 
     answers: Sequence[Answered]
     applied: Sequence[Applied]
     standing: Standing
     wake_at_ms: int
+    frames: Sequence[Frame] = ()
+    fetch_from: str = ""
 
 
 class Decider(Protocol):
