@@ -8,7 +8,16 @@ import pytest
 from typing_extensions import override
 
 from stepward.server.logbook.errors import ClusterAbsent, ClusterExists, DataLost
-from stepward.server.logbook.identity import Identity, create_cluster, ensure_cluster, found_cluster, open_identity
+from stepward.server.logbook.identity import (
+    Identity,
+    create_cluster,
+    ensure_cluster,
+    found_cluster,
+    join_cluster,
+    join_directory,
+    known_identity,
+    open_identity,
+)
 from stepward.server.store import facts
 from stepward.server.store.errors import StoreCorrupt, StoreInUse
 from stepward.server.store.lmdb_store import LmdbStore
@@ -116,3 +125,73 @@ def test_directory_without_a_mark_is_given_one(tmp_path: Path) -> None:
     ensure_cluster(tmp_path, "n1")
 
     assert (tmp_path / "cluster").read_text() == f"{made.cluster_id}\n"
+
+
+MEMBERS = ("n1", "n2", "n3")
+
+
+def test_members_of_one_cluster_begin_alike() -> None:
+    """Equal heads are what shows that replicas agree, from before the first batch."""
+    stores = {node_id: MemoryStore() for node_id in MEMBERS}
+    made = [
+        found_cluster(store, node_id, wall_ms=7, members=MEMBERS, cluster_id="c") for node_id, store in stores.items()
+    ]
+
+    assert len({store.fact(facts.HEAD) for store in stores.values()}) == 1
+    assert len({tuple(store.entries()) for store in stores.values()}) == 1
+    assert made[1] == open_identity(stores["n2"]) == Identity("c", "n2", 1, MEMBERS, 1)
+    assert made[1].peers == ("n1", "n3")
+    assert all(store.fact(facts.QUARANTINE) is None for store in stores.values())
+
+
+def test_a_cluster_of_one_has_one_member() -> None:
+    """Also when nobody said so, as in the directories of before there were several."""
+    store = MemoryStore()
+    store.put_fact(facts.IDENTITY, msgspec.msgpack.encode([1, "id", "n1", 1]))
+
+    assert open_identity(store) == Identity("id", "n1", 1, ("n1",), 1)
+    assert open_identity(store).peers == ()
+
+
+def test_members_have_one_order() -> None:
+    """Whoever lists them otherwise means the same cluster."""
+    assert Identity("c", "n1", 1, ("n3", "n1", "n2")) == Identity("c", "n1", 1, MEMBERS)
+
+
+def test_a_node_that_is_no_member_is_refused() -> None:
+    """It would count votes that are none."""
+    with pytest.raises(ValueError, match="node n4 is not among the nodes of its cluster: n1, n2, n3"):
+        Identity("c", "n4", 1, MEMBERS)
+
+
+def test_a_node_that_joins_is_in_quarantine() -> None:
+    """It begins before the first batch, and is known to have forgotten whatever it may have promised."""
+    founded, joined = MemoryStore(), MemoryStore()
+    found_cluster(founded, "n1", wall_ms=7, members=MEMBERS, cluster_id="c")
+    join_cluster(joined, Identity("c", "n2", 1, MEMBERS, 1_700_000_000_000))
+
+    assert joined.fact(facts.QUARANTINE) is not None
+    assert open_identity(joined).node_incarnation == 1_700_000_000_000
+    assert facts.read_head(joined).hash == facts.read_head(founded).hash
+    with pytest.raises(ClusterExists):
+        join_cluster(joined, Identity("c", "n2", 1, MEMBERS, 1_700_000_000_001))
+
+
+def test_a_directory_that_joins_is_kept_like_any_other(tmp_path: Path) -> None:
+    """What it has promised since counts, so it is never taken for an empty one again."""
+    identity = Identity("c", "n2", 1, MEMBERS, 1_700_000_000_000)
+    assert known_identity(tmp_path) is None
+
+    join_directory(tmp_path, identity)
+
+    assert known_identity(tmp_path) == identity
+    (tmp_path / "data.mdb").unlink()
+    with pytest.raises(DataLost, match="or remove the whole directory"):
+        known_identity(tmp_path)
+
+
+def test_a_crash_before_the_cluster_was_made_leaves_an_empty_directory(tmp_path: Path) -> None:
+    """What a node begins with may be begun again."""
+    LmdbStore(tmp_path, create=True).close()
+
+    assert known_identity(tmp_path) is None

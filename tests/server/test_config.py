@@ -118,3 +118,108 @@ def test_delays_have_a_range(least_ms: int, good: bool) -> None:
         return
     with pytest.raises(ConfigError, match="overload_retry_ms_min is 10001; it must be at most"):
         config.check(CLUSTER, node)
+
+
+THREE = {"n1": "127.0.0.1:1", "n2": "127.0.0.1:2", "n3": "[::1]:65535"}
+
+
+def complaints(node: NodeConfig, cluster: ClusterConfig = CLUSTER) -> list[str]:
+    return [str(problem) for problem in config.problems(cluster, node)]
+
+
+def test_three_nodes() -> None:
+    """Each knows the others by id."""
+    node = msgspec.structs.replace(NODE, node_id="n2", nodes=THREE)
+
+    assert complaints(node) == []
+    assert node.peers == {"n1": "127.0.0.1:1", "n3": "[::1]:65535"}
+
+
+@pytest.mark.parametrize(
+    ("node_id", "good"),
+    [("a", True), ("z-9", True), ("x" * 32, True), ("x" * 33, False), ("", False), ("N1", False), ("n_1", False)],
+)
+def test_node_ids(node_id: str, good: bool) -> None:
+    """They stand in certificates, file names and tables."""
+    found = complaints(msgspec.structs.replace(NODE, node_id=node_id))
+
+    assert found == ([] if good else [f"node_id is {node_id!r}; it must be 1 to 32 of a to z, 0 to 9 and -"])
+
+
+@pytest.mark.parametrize(("count", "good"), [(1, True), (2, False), (3, True), (7, True), (8, False)])
+def test_number_of_nodes(count: int, good: bool) -> None:
+    """Two would stop when either does."""
+    nodes = {f"n{number}": f"127.0.0.1:{number}" for number in range(1, count + 1)}
+
+    found = complaints(msgspec.structs.replace(NODE, nodes=nodes))
+
+    assert (found == []) is good
+    assert all(line.startswith(f"nodes is {count}; it must be 1 or between 3 and 7") for line in found)
+
+
+@pytest.mark.parametrize(
+    ("address", "good"),
+    [
+        ("host:1", True),
+        ("a.example.org:65535", True),
+        ("[::1]:7654", True),
+        ("host:65536", False),
+        ("host:0", False),
+        ("host", False),
+        ("::1:7654", False),
+        ("http://host:1", False),
+        ("host:1 ", False),
+    ],
+)
+def test_addresses(address: str, good: bool) -> None:
+    """A name or a number, and a port."""
+    found = complaints(msgspec.structs.replace(NODE, nodes={**THREE, "n2": address}))
+
+    assert found == ([] if good else [f"nodes.n2 is {address!r}; {config.ADDRESS_RULE}"])
+
+
+def test_everything_that_is_wrong_is_told_at_once() -> None:
+    """Whoever mends a file wants to mend it once."""
+    node = msgspec.structs.replace(
+        NODE,
+        node_id="n4",
+        nodes={"n1": "127.0.0.1:1", "n2": "127.0.0.1:1", "N3": "there"},
+        advertise="here",
+        port=-1,
+        tls=config.TlsFiles(ca=Path("/nowhere/ca"), certificate=Path(__file__), key=Path(__file__).parent),
+    )
+
+    assert complaints(node, ClusterConfig(limits=Limits(session_ttl_ms=7_999, retention_ms=0))) == [
+        "retention_ms is 0; it must be between 1000 and 315360000000",
+        "port is -1; it must be between 0 and 65535",
+        f"advertise is 'here'; {config.ADDRESS_RULE}",
+        "node_id is 'n4'; it must be one of nodes: N3, n1, n2",
+        "nodes.n2 is 127.0.0.1:1; it must be another than that of n1",
+        "nodes.N3 is 'N3'; it must be 1 to 32 of a to z, 0 to 9 and -",
+        f"nodes.N3 is 'there'; {config.ADDRESS_RULE}",
+        "tls.ca is /nowhere/ca; it must be a file that can be read: No such file or directory",
+        f"tls.key is {Path(__file__).parent}; it must be a file that can be read: Is a directory",
+        "session_ttl_ms is 7999; with several nodes it must be at least 8000, or a change of leader ends sessions",
+    ]
+
+
+@pytest.mark.parametrize(("ttl_ms", "good"), [(7_999, False), (8_000, True)])
+def test_session_ttl_of_several_nodes(ttl_ms: int, good: bool) -> None:
+    """A failover must not end a session that would go on."""
+    node = msgspec.structs.replace(NODE, nodes=THREE)
+
+    assert (complaints(node, ClusterConfig(limits=Limits(session_ttl_ms=ttl_ms))) == []) is good
+    assert complaints(NODE, ClusterConfig(limits=Limits(session_ttl_ms=7_999))) == []
+
+
+def test_fingerprint_shows_any_difference() -> None:
+    """Two nodes with different rules would come to different decisions."""
+    other = ClusterConfig(limits=Limits(retention_ms=CLUSTER.limits.retention_ms + 1))
+
+    assert CLUSTER.fingerprint() == ClusterConfig().fingerprint()
+    assert CLUSTER.fingerprint() != other.fingerprint()
+
+
+def test_metrics_may_be_off() -> None:
+    """No port is a choice, too."""
+    assert complaints(msgspec.structs.replace(NODE, http_port=None)) == []

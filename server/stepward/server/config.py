@@ -6,16 +6,25 @@ line and the environment.
 
 from __future__ import annotations
 
+import hashlib
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 from msgspec import Struct
 
 from stepward.server.core.limits import Limits
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator, Mapping
 
 DEFAULT_PORT = 7654
+# What a node of a cluster of one is called that was not told.
+DEFAULT_NODE_ID = "n1"
+# An odd number: one more node that must agree, and no more that may be gone, is all that an even one brings.
+NODES_MAX = 7
+NODE_ID = re.compile(r"[a-z0-9-]{1,32}")
 
 
 class ConfigError(Exception):
@@ -33,6 +42,10 @@ class ClusterConfig(Struct, frozen=True):
     # Bounds and defaults of the rules.
     limits: Limits = Limits()
 
+    def fingerprint(self) -> bytes:
+        """The same on two nodes if and only if all of it is equal; they compare it when they meet."""
+        return hashlib.sha256(msgspec.msgpack.encode(self, order="deterministic")).digest()
+
     @property
     def message_bytes_max(self) -> int:
         """Largest message of a call: a bulk of submissions or reports, which hold one payload or many small ones.
@@ -42,11 +55,33 @@ class ClusterConfig(Struct, frozen=True):
         return max(4 * 1024 * 1024, 16 * self.limits.payload_bytes_max)
 
 
+class TlsFiles(Struct, frozen=True, kw_only=True):
+    """Files in PEM with which a node shows who it is, to the other nodes and to clients, and knows who they are."""
+
+    # Whoever this authority has signed is let in.
+    ca: Path
+    # Names the node by the URI `stepward://node/ID` among its alternative names.
+    certificate: Path
+    key: Path
+
+
 class NodeConfig(Struct, frozen=True, kw_only=True):
     """What may differ from node to node."""
 
     # Holds everything that the node must not lose.
     data: Path
+    # Its own id: a key of `nodes`, where there are several.
+    node_id: str = DEFAULT_NODE_ID
+    # All nodes of the cluster, this one too, by id: where each is reached by the others. Empty: there is this one only.
+    # A node that moves may be told first here and then there, so it does not belong to what must be equal.
+    nodes: Mapping[str, str] = msgspec.field(default_factory=dict)
+    # Where callers are told to find this node, if not where the other nodes do.
+    advertise: str = ""
+    # Between nodes and to clients. Absent: everything travels open.
+    tls: TlsFiles | None = None
+    # Where metrics and health are served, and on which port (0: any free one, None: nowhere).
+    http_host: str = "127.0.0.1"
+    http_port: int | None = 0
     # Where calls are served. Loopback unless asked otherwise: there is no access control yet.
     host: str = "127.0.0.1"
     # 0: any free port, which the ready line tells.
@@ -111,6 +146,11 @@ class NodeConfig(Struct, frozen=True, kw_only=True):
     # Failures of the supervisor in a row that end the node.
     supervisor_failures_max: int = 5
 
+    @property
+    def peers(self) -> dict[str, str]:
+        """Where the other nodes are reached, by id."""
+        return {node_id: address for node_id, address in self.nodes.items() if node_id != self.node_id}
+
 
 class Bound(NamedTuple):
     """What a field may be, both ends included."""
@@ -122,11 +162,14 @@ class Bound(NamedTuple):
 
 # A session must outlive a few heartbeats, and a lost agent must be noticed before everyone has gone home.
 SESSION_TTL_BOUND = Bound("session_ttl_ms", 1_000, 3_600_000)
+# With several nodes it must outlive a failover as well: a leader is missed after a second, and elected in another.
+SESSION_TTL_MS_MIN_NODES = 8_000
 # Nobody can read what became of a job that is removed at once; ten years are as good as for ever.
 RETENTION_BOUND = Bound("retention_ms", 1_000, 3_650 * 86_400_000)
 
 _NODE_BOUNDS = (
     Bound("port", 0, 65_535),
+    Bound("http_port", 0, 65_535),
     Bound("submissions_waiting_max", 1, 1_000_000),
     Bound("submission_bytes_waiting_max", 1, 1 << 33),
     Bound("free_bytes_for_submissions_min", 0, 1 << 50),
@@ -160,39 +203,103 @@ _NODE_BOUNDS = (
 
 
 def check(cluster: ClusterConfig, node: NodeConfig) -> None:
-    """Check every field and the relations between them, one by one.
+    """Check every field and the relations between them.
 
     Raises:
-        ConfigError: The first field that is out of its bounds.
+        ConfigError: The first one that is wrong.
     """
-    _check_bound(cluster.limits, SESSION_TTL_BOUND)
-    _check_bound(cluster.limits, RETENTION_BOUND)
-    for bound in _NODE_BOUNDS:
-        _check_bound(node, bound)
+    for problem in problems(cluster, node):
+        raise problem
+
+
+def problems(cluster: ClusterConfig, node: NodeConfig) -> Iterator[ConfigError]:
+    """Everything that is wrong, field by field; relations only between fields that are right by themselves."""
+    wrong = [
+        *_out_of_bounds(cluster.limits, (SESSION_TTL_BOUND, RETENTION_BOUND)),
+        *_out_of_bounds(node, _NODE_BOUNDS),
+        *_nodes_problems(node),
+        *_tls_problems(node),
+    ]
+    yield from wrong
+    blamed = {problem.field for problem in wrong}
+    for problem in _relations(cluster, node):
+        if problem.field not in blamed:
+            yield problem
+
+
+def _out_of_bounds(holder: object, bounds: tuple[Bound, ...]) -> Iterator[ConfigError]:
+    for bound in bounds:
+        value = getattr(holder, bound.field)
+        if value is not None and not bound.least <= value <= bound.most:
+            yield ConfigError(bound.field, value, f"it must be between {bound.least} and {bound.most}")
+
+
+def _nodes_problems(node: NodeConfig) -> Iterator[ConfigError]:
+    """What is wrong with who the nodes are and where."""
+    id_rule = "it must be 1 to 32 of a to z, 0 to 9 and -"
+    if NODE_ID.fullmatch(node.node_id) is None:
+        yield ConfigError("node_id", repr(node.node_id), id_rule)
+    if node.advertise and not is_address(node.advertise):
+        yield ConfigError("advertise", repr(node.advertise), ADDRESS_RULE)
+    if not node.nodes:
+        return
+    if node.node_id not in node.nodes:
+        yield ConfigError("node_id", repr(node.node_id), f"it must be one of nodes: {', '.join(sorted(node.nodes))}")
+    if len(node.nodes) > NODES_MAX or len(node.nodes) == 2:
+        rule = f"it must be 1 or between 3 and {NODES_MAX}; of two nodes none may ever be gone"
+        yield ConfigError("nodes", len(node.nodes), rule)
+    seen: dict[str, str] = {}
+    for node_id, address in node.nodes.items():
+        if NODE_ID.fullmatch(node_id) is None:
+            yield ConfigError(f"nodes.{node_id}", repr(node_id), id_rule)
+        if not is_address(address):
+            yield ConfigError(f"nodes.{node_id}", repr(address), ADDRESS_RULE)
+        elif address in seen:
+            yield ConfigError(f"nodes.{node_id}", address, f"it must be another than that of {seen[address]}")
+        seen.setdefault(address, node_id)
+
+
+ADDRESS_RULE = "it must be HOST:PORT with a port between 1 and 65535"
+
+
+def is_address(text: str) -> bool:
+    """Whether a node can be reached by it: a name or a number, and a port. IPv6 stands in brackets."""
+    found = re.fullmatch(r"(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})", text)
+    return found is not None and 1 <= int(found[1]) <= 65_535
+
+
+def _tls_problems(node: NodeConfig) -> Iterator[ConfigError]:
+    """Files that cannot be read; what stands in them is found out when they are used."""
+    if node.tls is None:
+        return
+    for name in TlsFiles.__struct_fields__:
+        path: Path = getattr(node.tls, name)
+        try:
+            with path.open("rb") as file:
+                file.read(1)
+        except OSError as error:
+            yield ConfigError(f"tls.{name}", path, f"it must be a file that can be read: {error.strerror}")
+
+
+def _relations(cluster: ClusterConfig, node: NodeConfig) -> Iterator[ConfigError]:
     limits = cluster.limits
+    if len(node.nodes) > 1 and limits.session_ttl_ms < SESSION_TTL_MS_MIN_NODES:
+        rule = f"with several nodes it must be at least {SESSION_TTL_MS_MIN_NODES}, or a change of leader ends sessions"
+        yield ConfigError("session_ttl_ms", limits.session_ttl_ms, rule)
     if node.overload_retry_ms_min > node.overload_retry_ms_max:
         rule = f"it must be at most overload_retry_ms_max, {node.overload_retry_ms_max}"
-        raise ConfigError("overload_retry_ms_min", node.overload_retry_ms_min, rule)
-    _check_least(
-        node,
-        "stream_bytes_waiting_max",
-        2 * limits.payload_bytes_max,
-        "twice payload_bytes_max, or an offer may never fit",
-    )
+        yield ConfigError("overload_retry_ms_min", node.overload_retry_ms_min, rule)
     # A definition counts twice: as it came and as it is decided.
     largest = 2 * max(cluster.message_bytes_max, limits.definition_bytes_max)
-    _check_least(node, "submission_bytes_waiting_max", largest, "twice the largest call, or one may never get in")
-    reason = "twice submissions_max, or one call may never get in"
-    _check_least(node, "submissions_waiting_max", 2 * limits.submissions_max, reason)
-
-
-def _check_least(node: NodeConfig, field: str, least: int, reason: str) -> None:
-    value = getattr(node, field)
-    if value < least:
-        raise ConfigError(field, value, f"it must be at least {least}, {reason}")
-
-
-def _check_bound(holder: object, bound: Bound) -> None:
-    value = getattr(holder, bound.field)
-    if not bound.least <= value <= bound.most:
-        raise ConfigError(bound.field, value, f"it must be between {bound.least} and {bound.most}")
+    for field, least, reason in (
+        (
+            "stream_bytes_waiting_max",
+            2 * limits.payload_bytes_max,
+            "twice payload_bytes_max, or an offer may never fit",
+        ),
+        ("submission_bytes_waiting_max", largest, "twice the largest call, or one may never get in"),
+        ("submissions_waiting_max", 2 * limits.submissions_max, "twice submissions_max, or one call may never get in"),
+    ):
+        value = getattr(node, field)
+        if value < least:
+            yield ConfigError(field, value, f"it must be at least {least}, {reason}")

@@ -62,7 +62,7 @@ class DataLost(LogbookError):  # noqa: N818 - a state of the directory, named as
     def __init__(self, directory: Path, cluster_id: str) -> None:
         super().__init__(
             f"{directory} has held cluster {cluster_id}, and its data is gone; bring data.mdb back, or choose another "
-            "directory for a new cluster"
+            "directory for a new cluster, or remove the whole directory of a node whose cluster goes on without it"
         )
         self.directory = directory
         self.cluster_id = cluster_id

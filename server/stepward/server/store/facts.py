@@ -20,6 +20,8 @@ HEAD: Final = b"head"
 APPLIED: Final = b"applied"
 # The engine's term, and whom this node has voted for in it.
 TERM: Final = b"term"
+# What a node that began with an empty directory has learnt so far. Absent: it takes part in full.
+QUARANTINE: Final = b"quarantine"
 
 encode_head: Final = msgspec.msgpack.Encoder().encode
 _decode_head: Final = msgspec.msgpack.Decoder(rows.Head).decode
