@@ -5,6 +5,6 @@ Reading order:
 1. `batch`: what a batch is, and when it continues the chain.
 2. `identity`: who a node is, and how a cluster comes to be.
 3. `journal`, `transport`, `engine`: pysyncobj made safe at its seams.
-4. `outbox`, `waiting` and `replica`: the actor that ties rules, rows and raft together, what goes in and out of it, and
-   whose turn it is. `errors` is what can go wrong.
+4. `outbox`, `waiting`, `deciding` and `replica`: the actor that ties rules, rows and raft together, what goes in and
+   out of it, whose turn it is, and how commands become a batch. `errors` is what can go wrong.
 """

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple, assert_never
 import msgspec
 
 from stepward.server.core import clocks, epoch_rows, keys
-from stepward.server.core.decide import Decision, Moment
 from stepward.server.core.rejections import Reason, Rejection
 from stepward.server.logbook import batch as batches
 from stepward.server.logbook import engine
 from stepward.server.logbook.batch import Batch, Verdict
+from stepward.server.logbook.deciding import Author, Gatherer, Ground
 from stepward.server.logbook.engine import Engine
 from stepward.server.logbook.errors import AssertionsOff, BatchUnreadable, Diverged, ReplicaStopped
 from stepward.server.logbook.journal import StoreJournal
@@ -31,15 +31,13 @@ from stepward.server.logbook.outbox import (
     Standing,
 )
 from stepward.server.logbook.transport import FlushingTransport, no_wire
-from stepward.server.logbook.waiting import Waiting, fewer, strides
+from stepward.server.logbook.waiting import Waiting
 from stepward.server.store import facts
-from stepward.server.store.interface import KEY_BYTES_MAX, key_too_long
 from stepward.server.store.live import CommittedRows, LiveRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from stepward.server.core.clocks import Clocks
     from stepward.server.core.rows import Row
     from stepward.server.logbook.identity import Identity
     from stepward.server.store.interface import Store
@@ -55,16 +53,6 @@ class _InFlight(NamedTuple):
     hash: bytes
     changes: Mapping[bytes, Row | None]
     answers: Sequence[Answered]
-
-
-class _Gathered(NamedTuple):
-    """Waiting commands, decided, and the batch that they would make. `misfit` says why nobody could write it."""
-
-    proposals: Sequence[Proposal]
-    decision: Decision
-    batch: Batch
-    encoded: bytes
-    misfit: Rejection | None
 
 
 class Replica:
@@ -100,8 +88,8 @@ class Replica:
             raise AssertionsOff
         self._store = store
         self._identity = identity
-        self._decider = decider
         self._boot_id = boot_id
+        self._author = Author(identity.incarnation, boot_id)
         self._on_failure = on_failure
         self._limits = limits or ReplicaLimits()
         self._head = facts.read_head(store)
@@ -115,8 +103,7 @@ class Replica:
         self._live: LiveRows | None = None
         self._in_flight: _InFlight | None = None
         self._waiting = Waiting()
-        # How many commands beside the urgent ones the next batch may hold: what the last ones have taught.
-        self._others_max = self._limits.commands_max
+        self._gatherer = Gatherer(decider=decider, author=self._author, waiting=self._waiting, limits=self._limits)
         self._free_bytes, self._free_bytes_at_ms = store.free_bytes(), now.steady_ms
         self._unsound = False
         self._answers: list[Answered] = []
@@ -207,7 +194,7 @@ class Replica:
         moved = clocks.reopen(self._head, steady_ms=now.steady_ms, wall_ms=now.wall_ms, boot_id=self._boot_id)
         epoch = self._head.epoch + 1
         opened = (keys.EPOCH, keys.encode_row(epoch_rows.Epoch(epoch, moved.log_ms)))
-        batch = self._next_batch(now, moved, epoch=epoch, puts=[opened], deletes=[])
+        batch = self._author.batch(Ground(self._head, now, moved), epoch=epoch, puts=[opened], deletes=[])
         self._propose(now, batch, batches.encode(batch), changes={}, answers=())
 
     def _close_epoch(self) -> None:
@@ -253,7 +240,7 @@ class Replica:
             self._refuse_waiting(Rejection(Reason.DISK_FULL, message))
             return
         moved = clocks.advance(self._head, steady_ms=now.steady_ms, wall_ms=now.wall_ms)
-        gathered = self._gather(self._live, now, moved)
+        gathered = self._gatherer.gather(self._live, Ground(self._head, now, moved))
         decision = gathered.decision
         for command, error in decision.failures:
             self._on_failure(command, error)
@@ -271,105 +258,12 @@ class Replica:
         else:
             self._answers += answers
 
-    def _gather(self, live: LiveRows, now: Instant, moved: Clocks) -> _Gathered:
-        """Decide for as many waiting commands as fit into a batch, and take these out.
-
-        Deciding changes nothing, so when the batch comes out too large it is decided again for fewer.
-        """
-        urgent, bytes_max = self._waiting.urgent, self._limits.gathered_bytes_max
-        count = self._promising(live, now, moved)
-        while True:
-            gathered = self._try(live, now, moved, self._waiting.first(count))
-            fits = gathered.misfit is None and len(gathered.encoded) <= bytes_max
-            if fits or count == 1:
-                break
-            count = fewer(count, len(gathered.encoded), bytes_max)
-            self._others_max = max(1, count - urgent)
-        # Only what was reached shows that more may fit: a batch of one renewal shows nothing.
-        if len(gathered.encoded) * 2 <= bytes_max and count >= urgent + self._others_max:
-            self._others_max = min(self._others_max * 2, self._limits.commands_max)
-        for _ in gathered.proposals:
-            self._waiting.pop_first()
-        return gathered
-
-    def _promising(self, live: LiveRows, now: Instant, moved: Clocks) -> int:
-        """How many of the first commands promise to fit into a batch, by what a few of them cost.
-
-        Without the samples a thousand submissions of the largest definitions were decided for a batch that holds ten,
-        and nobody renewed a lease for fourteen seconds.
-        """
-        urgent, bytes_max = self._waiting.urgent, self._limits.gathered_bytes_max
-        count = min(len(self._waiting), self._limits.commands_max, urgent + self._others_max)
-        for stride in strides(count - urgent):
-            sample = self._waiting.first(count, others_stride=stride)
-            size_bytes = len(self._try(live, now, moved, sample).encoded) * (count - urgent) // len(sample)
-            if size_bytes > bytes_max:
-                self._others_max = fewer(count - urgent, size_bytes, bytes_max)
-                return urgent + self._others_max
-        return count
-
-    def _try(self, live: LiveRows, now: Instant, moved: Clocks, proposals: Sequence[Proposal]) -> _Gathered:
-        """What a batch of these commands would be."""
-        decision = self._decider(live, [proposal.command for proposal in proposals], self._moment(now, moved))
-        puts = [(key, keys.encode_row(row)) for key, row in decision.changes.items() if row is not None]
-        deletes = [key for key, row in decision.changes.items() if row is None]
-        batch = self._next_batch(now, moved, epoch=self._head.epoch, puts=puts, deletes=deletes)
-        encoded = batches.encode(batch)
-        return _Gathered(proposals, decision, batch, encoded, self._misfit(batch, encoded))
-
-    def _misfit(self, batch: Batch, encoded: bytes) -> Rejection | None:
-        """Why no replica could write this batch; checked here, so that applying cannot fail."""
-        if len(encoded) > self._limits.batch_bytes_max:
-            return Rejection(
-                Reason.PAYLOAD_TOO_LARGE,
-                f"this needs a batch of {len(encoded)} bytes; at most {self._limits.batch_bytes_max} can be written",
-            )
-        long = key_too_long([key for key, _ in batch.puts])
-        if long is not None:
-            message = f"this needs a key of {len(long)} bytes; at most {KEY_BYTES_MAX} can be stored; use shorter names"
-            return Rejection(Reason.INVALID_ARGUMENT, message)
-        return None
-
     def _disk_is_full(self, now: Instant) -> bool:
         if now.steady_ms - self._free_bytes_at_ms >= self._limits.free_bytes_age_ms:
             self._free_bytes, self._free_bytes_at_ms = self._store.free_bytes(), now.steady_ms
         return self._free_bytes < self._limits.free_bytes_min
 
     # Batches.
-
-    def _moment(self, now: Instant, moved: Clocks) -> Moment:
-        return Moment(
-            sequence=self._head.sequence + 1,
-            epoch=self._head.epoch,
-            incarnation=self._identity.incarnation,
-            led_ms=moved.led_ms,
-            log_ms=moved.log_ms,
-            wall_ms=moved.wall_ms,
-            steady_ms=now.steady_ms,
-        )
-
-    def _next_batch(
-        self,
-        now: Instant,
-        moved: Clocks,
-        *,
-        epoch: int,
-        puts: list[tuple[bytes, bytes]],
-        deletes: list[bytes],
-    ) -> Batch:
-        return Batch(
-            sequence=self._head.sequence + 1,
-            parent=self._head.hash,
-            epoch=epoch,
-            incarnation=self._identity.incarnation,
-            led_ms=moved.led_ms,
-            log_ms=moved.log_ms,
-            wall_ms=moved.wall_ms,
-            decided_steady_ms=now.steady_ms,
-            boot_id=self._boot_id,
-            puts=puts,
-            deletes=deletes,
-        )
 
     def _propose(
         self,
