@@ -80,6 +80,7 @@ docs: env
 	$(BIN)/stepward demo machines --fast --docs docs
 	$(BIN)/stepward demo orders --fast --docs docs
 	$(BIN)/python -m tests.cluster.fault_page docs/faults.md
+	$(BIN)/python -m tests.server.metrics_page
 
 museum: env
 	$(BIN)/python -m tests.museum.page

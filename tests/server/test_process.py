@@ -90,7 +90,7 @@ async def test_ready_line(tmp_path: Path) -> None:
         assert node.process.stdout is not None
         rest = await node.process.stdout.read()
 
-    assert sorted(node.line) == ["address", "cluster_id", "event", "node_id", "pid"]
+    assert sorted(node.line) == ["address", "cluster_id", "event", "http", "node_id", "pid"]
     assert node.line["event"] == "ready"
     assert node.line["pid"] == node.process.pid == status.pid
     assert (status.cluster_id, status.node_id) == (node.line["cluster_id"], node.line["node_id"])

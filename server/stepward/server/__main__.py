@@ -57,6 +57,11 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--data", type=Path, required=True, help="directory that holds what must not be lost")
         command.add_argument("--host", default="127.0.0.1", help="where to listen (default: %(default)s)")
         command.add_argument("--port", type=int, default=7654, help="0: any free one (default: %(default)s)")
+        command.add_argument(
+            "--http-host", default="127.0.0.1", help="where /metrics, /healthz and /readyz are (default: %(default)s)"
+        )
+        command.add_argument("--http-port", type=int, default=0, help="0: any free one (default: %(default)s)")
+        command.add_argument("--no-http", action="store_true", help="serve no pages for monitoring")
         command.add_argument("--ready-fd", type=int, help="also write the ready line to this file descriptor")
         command.add_argument(
             "--retention",
@@ -96,17 +101,24 @@ def _run(options: argparse.Namespace) -> int:
     from stepward.server.core.limits import Limits
     from stepward.server.logbook.identity import ensure_cluster
     from stepward.server.node import AddressTaken
+    from stepward.server.probes import ProbesAddressTaken
     from stepward.server.store.errors import ServerError
 
     observe.configure_logging(_log_level(options.log_level))
     cluster = config.ClusterConfig(limits=Limits(session_ttl_ms=options.session_ttl_ms, retention_ms=options.retention))
-    node = config.NodeConfig(data=options.data, host=options.host, port=options.port)
+    node = config.NodeConfig(
+        data=options.data,
+        host=options.host,
+        port=options.port,
+        http_host=options.http_host,
+        http_port=None if options.no_http else options.http_port,
+    )
     try:
         config.check(cluster, node)
         if options.command == "dev":
             ensure_cluster(options.data, "n1")
         return _loop_runner()(_serve(cluster, node, options))
-    except (config.ConfigError, ServerError, AddressTaken) as error:
+    except (config.ConfigError, ServerError, AddressTaken, ProbesAddressTaken) as error:
         return _failed(str(error), EXIT_CANNOT_START)
     except OSError as error:
         place = error.filename or "a pipe or file that the node was given"
@@ -183,6 +195,7 @@ def _tell_ready(node: Node, ready_fd: int | None) -> None:
             "pid": os.getpid(),
             "node_id": node.identity.node_id,
             "cluster_id": node.identity.cluster_id,
+            "http": node.http_address,
         }
     )
     sys.stdout.write(line + "\n")

@@ -93,6 +93,11 @@ class Admission:
         self._by_namespace: dict[str, _Held] = {}
         self._rate = DrainRate()
 
+    @property
+    def waiting(self) -> int:
+        """How many submissions wait for a decision."""
+        return self._waiting.jobs
+
     def admit(self, namespace: str, size_bytes: int) -> None:
         """Let new work of so many bytes wait; to be given back with `decided`.
 
@@ -141,7 +146,7 @@ class Admission:
 
     def overloaded(self, text: str, *, retry_after_ms: int | None = None) -> Refused:
         """The refusal of something for which there is no room now, counted; when to come back is spread."""
-        self._counters.shed += 1
+        self._counters.shed_for(Reason.OVERLOADED.value)
         if retry_after_ms is None:
             retry_after_ms = self._spread(self._config.overload_retry_after_ms)
         return Refused(Rejection(Reason.OVERLOADED, text, retry_after_ms=retry_after_ms))
@@ -178,7 +183,7 @@ class Admission:
             self._free_bytes_asked_ms = now_ms
             self._disk_has_room = self._free_bytes() >= least
         if not self._disk_has_room:
-            self._counters.shed += 1
+            self._counters.shed_for(Reason.DISK_FULL.value)
             room = f"{least / 2**20:g} MiB"
             text = f"less than {room} of disk are free; running jobs go on, and new ones are refused: free some"
             raise Refused(Rejection(Reason.DISK_FULL, text, retry_after_ms=_FREE_BYTES_AGE_MS))

@@ -110,6 +110,11 @@ class AgentCalls:
         self._draining = False
         shard.on_applied(self._on_applied)
 
+    @property
+    def count(self) -> int:
+        """How many calls wait for work."""
+        return self._calls
+
     def drain(self) -> None:
         """The node is going down: end all waits. What has been asked otherwise is still answered."""
         self._draining = True

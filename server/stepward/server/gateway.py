@@ -184,6 +184,11 @@ class Gateway:
         """How many calls wait for the end of a job."""
         return self._waiters_count
 
+    @property
+    def watchers(self) -> int:
+        """How many callers follow a job."""
+        return self._watchers_count
+
     def register_waiter(self, job_id: str) -> asyncio.Future[None]:
         """A future that is set when the job has ended or waits for a person. Give it back with `forget_waiter`.
 

@@ -39,6 +39,10 @@ M = TypeVar("M", bound="Message")
 # A capital letter inside a name.
 _CAPITALS: Final = re.compile(r"(?<!^)([A-Z])")
 
+# How a call ended, beside the reasons of refusals: it was answered, or its caller had gone away.
+OK: Final = "OK"
+GONE: Final = "GONE"
+
 _INTERNAL: Final = Rejection(Reason.INTERNAL, "this call failed inside. This is a bug: see the node's log")
 
 _log = observe.logger("calls")
@@ -146,6 +150,10 @@ class CallShell:
 
     def _shell(self, method: str, room: Room | None, handler: Callable[[Any, Any], Awaitable[Any]]) -> Any:
         counters, logs, admission = self._counters, self._logs, self._admission
+        by_code = counters.calls_by_code.setdefault(method, {})
+
+        def ended(code: str) -> None:
+            by_code[code] = by_code.get(code, 0) + 1
 
         async def call(request: Any, context: Context) -> Any:
             started = time.perf_counter() if logs else 0.0
@@ -159,15 +167,18 @@ class CallShell:
                 rejection = refused.rejection
             except (asyncio.CancelledError, grpc.aio.AbortError, grpc.aio.InternalError):
                 # The caller has gone away; the last of these is how gRPC tells it to one who writes.
+                ended(GONE)
                 raise
             except Exception:  # noqa: BLE001 - what escapes a handler must not leave the caller without a reason
                 counters.call_failures += 1
                 _log.exception("call_failed", method=method)
                 rejection = _INTERNAL
             else:
+                ended(OK)
                 if logs:
-                    _log.debug("call", method=method, code="OK", ms=_since(started))
+                    _log.debug("call", method=method, code=OK, ms=_since(started))
                 return response
+            ended(rejection.reason.value)
             if logs:
                 _log.debug("call", method=method, code=rejection.reason.value, ms=_since(started))
             return await abort(context, rejection)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import random
+import time
 from functools import partial
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
@@ -30,10 +31,13 @@ from stepward.server.interceptor import CallShell, Rooms
 from stepward.server.job_ids import JobIds, newest_job_id
 from stepward.server.logbook.identity import open_identity
 from stepward.server.logbook.replica import Instant, Replica
+from stepward.server.metrics import Exposition
+from stepward.server.probes import Probes
 from stepward.server.sessions import Sessions
 from stepward.server.shard import FlushGuard, Shard
 from stepward.server.store.lmdb_store import LmdbStore
 from stepward.server.supervisor import Supervisor
+from stepward.server.vitals import Vitals
 from stepward.v1 import (
     agent_service_pb2,
     cluster_service_pb2,
@@ -95,12 +99,16 @@ class CountedStore(LmdbStore):
 
     def commit(self) -> None:  # type: ignore[explicit-override]  # `override` is of 3.12
         """See `store.interface.Store`."""
-        self._counters.flushes += self._dirty
+        if not self._dirty:
+            return
+        self._counters.flushes += 1
         self._guard.enter()
+        began = time.perf_counter()
         try:
             super().commit()
         finally:
             self._guard.leave()
+        self._counters.flush_s.note(time.perf_counter() - began)
 
 
 class Node:
@@ -125,6 +133,7 @@ class Node:
             self._admission = self._make_admission(store)
             self.identity: Identity = open_identity(store)
             self._shard = self._make_shard(store)
+            self._free_bytes = store.free_bytes
             opened.pop_all()
         self._supervisor: Supervisor | None = None
         self._supervision: asyncio.Task[None] | None = None
@@ -133,6 +142,8 @@ class Node:
         self._gateway = self._make_gateway()
         self._sessions = self._serve_agents(Sessions)
         self._agent_calls = self._serve_agents(AgentCalls)
+        self._vitals = self._make_vitals()
+        self._probes: Probes | None = None
         self._health = health.aio.HealthServicer()
         self._server = self._make_server()
         self.address = ""
@@ -152,7 +163,9 @@ class Node:
 
         Raises:
             AddressTaken: The address cannot be listened on.
+            ProbesAddressTaken: That of the pages for monitoring cannot.
         """
+        self._start_probes()
         wanted = f"{self._config.host}:{self._config.port}"
         try:
             port = self._server.add_insecure_port(wanted)
@@ -171,6 +184,22 @@ class Node:
         gc.freeze()
         _log.info("node_started", address=self.address, node_id=self.identity.node_id)
 
+    @property
+    def http_address(self) -> str:
+        """Where the pages for monitoring are; empty: nowhere."""
+        return self._probes.address if self._probes is not None else ""
+
+    def _start_probes(self) -> None:
+        """First of all, so that whoever waits for this node can ask it what it waits for."""
+        config, vitals = self._config, self._vitals
+        vitals.start()
+        if config.http_port is not None:
+            text = Exposition(vitals).text
+            self._probes = Probes(
+                config.http_host, config.http_port, metrics=text, unhealthy=vitals.unhealthy, unready=vitals.unready
+            )
+            self._probes.start()
+
     async def fatal(self) -> str:
         """Why this node cannot go on; waits until there is a reason."""
         return await asyncio.shield(self._fatal)
@@ -178,6 +207,7 @@ class Node:
     async def stop(self) -> None:
         """Send callers and agents elsewhere, let what is decided be answered, and let go of the files."""
         _log.info("node_stopping", grace_ms=self._config.stop_grace_ms)
+        self._vitals.drain()
         await self._health.enter_graceful_shutdown()
         self._sessions.drain()
         self._agent_calls.drain()
@@ -186,8 +216,11 @@ class Node:
         if self._supervision is not None:
             self._supervision.cancel()
             await asyncio.gather(self._supervision, return_exceptions=True)
+        self._vitals.stop()
         self._shard.stop()
         self._guard.stop()
+        if self._probes is not None:
+            self._probes.stop()
         _log.info("node_stopped")
 
     async def _first(self, wanted: Any) -> None:
@@ -278,6 +311,25 @@ class Node:
             admission=self._admission,
         )
 
+    def _make_vitals(self) -> Vitals:
+        return Vitals(
+            self._shard,
+            identity=self.identity,
+            version=_version(),
+            clock=self._clock,
+            counters=self._counters,
+            free_bytes=self._free_bytes,
+            data_file=self._config.data / "data.mdb",
+            gauges={
+                "agent_streams": lambda: self._sessions.count,
+                "lease_waits": lambda: self._agent_calls.count,
+                "job_waiters": lambda: self._gateway.waiters,
+                "job_watchers": lambda: self._gateway.watchers,
+                "submissions": lambda: self._admission.waiting,
+            },
+            contact_age_ms_max=self._cluster.limits.session_ttl_ms // 3,
+        )
+
     def _make_server(self) -> grpc.aio.Server:
         server = grpc.aio.server(options=_server_options(self._cluster, self._config))
         rooms = Rooms(self._config)
@@ -300,10 +352,8 @@ class Node:
             "ClusterService": ClusterService(
                 self._shard,
                 identity=self.identity,
-                version=_version(),
+                vitals=self._vitals,
                 started_wall_ms=self._clock.wall_ms(),
-                counters=self._counters,
-                data_file=self._config.data / "data.mdb",
             ),
         }
 

@@ -7,17 +7,43 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import TYPE_CHECKING
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Final
 
 import structlog
-from msgspec import Struct
+from msgspec import Struct, field
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from structlog.stdlib import BoundLogger
+
+# From what a disk with a battery takes to what ends a leadership, and to what ends the process.
+DURATION_BOUNDS_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+
+
+class Histogram:
+    """How many durations were at most so long. One thread notes them; any may read, and sees each one whole or not."""
+
+    __slots__ = ("bounds_s", "counts", "sum_s")
+
+    def __init__(self, bounds_s: Sequence[float] = DURATION_BOUNDS_S) -> None:
+        self.bounds_s = bounds_s
+        # Of each bound those above the bound before it; the last one holds what is above all.
+        self.counts = [0] * (len(bounds_s) + 1)
+        self.sum_s = 0.0
+
+    def note(self, took_s: float) -> None:
+        """One took so long."""
+        self.counts[bisect_left(self.bounds_s, took_s)] += 1
+        self.sum_s += took_s
 
 
 class Counters(Struct):
-    """How much a process has done since it started. Only ever counts up."""
+    """How much a process has done since it started. Only ever counts up.
+
+    Written on the thread of the event loop; any thread may read a field, or copy a tally with `dict`.
+    """
 
     # Batches that were applied, rows that they put (index rows count; deletes and the head do not), and the bytes of
     # their entries in the log.
@@ -47,6 +73,35 @@ class Counters(Struct):
     # Ended jobs that were removed after their time, and jobs that were found with nothing left to move them: our fault.
     purged: int = 0
     jobs_stuck: int = 0
+    # Messages between nodes, and those that were dropped because no stream to their node stood.
+    frames_sent: int = 0
+    frames_received: int = 0
+    frames_dropped: int = 0
+    frame_bytes_sent: int = 0
+    frame_bytes_received: int = 0
+    # Commands that were sent on to the node that leads.
+    forwarded: int = 0
+    # Rows that were fetched from the node that leads, because the log alone could not help.
+    rows_fetched: int = 0
+    # How often another node than before was seen to lead.
+    leader_changes: int = 0
+    # How calls ended: by method, then by reason or OK.
+    calls_by_code: dict[str, dict[str, int]] = field(default_factory=dict)
+    # Commands that were rejected, and what was shed, by reason.
+    rejections: dict[str, int] = field(default_factory=dict)
+    shed_by_reason: dict[str, int] = field(default_factory=dict)
+    # How long flushes of what had changed took, and steps of the replica that had something to do.
+    flush_s: Histogram = field(default_factory=Histogram)
+    step_s: Histogram = field(default_factory=Histogram)
+
+    def numbers(self) -> dict[str, int]:
+        """The plain ones, by name."""
+        return {name: value for name in self.__struct_fields__ if isinstance(value := getattr(self, name), int)}
+
+    def shed_for(self, reason: str) -> None:
+        """Something was shed."""
+        self.shed += 1
+        self.shed_by_reason[reason] = self.shed_by_reason.get(reason, 0) + 1
 
 
 def configure_logging(level: str) -> None:

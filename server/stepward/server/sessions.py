@@ -65,6 +65,11 @@ class Sessions:
         self._draining = False
         shard.on_applied(self._on_applied)
 
+    @property
+    def count(self) -> int:
+        """How many streams are open."""
+        return self._count
+
     async def serve(self, context: Context) -> None:
         """Serve one stream until it ends.
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from stepward.server.config import NodeConfig
     from stepward.server.core.commands import Answer, AnyCommand
     from stepward.server.core.rows import Row
+    from stepward.server.logbook.outbox import Condition
     from stepward.server.logbook.replica import Applied, Replica, Standing
     from stepward.server.observe import Counters
     from stepward.server.store.live import CommittedRows
@@ -133,6 +134,9 @@ class Shard:
         self._listeners: list[Callable[[Applied], None]] = []
         self._standing_listeners: list[Callable[[Standing], None]] = []
         self._standing = replica.standing
+        self._leader_seen = ""
+        self._stepped_at_ms = clock.steady_ms()
+        self._fetching_from = ""
         self._stopped = False
 
     @property
@@ -144,6 +148,26 @@ class Shard:
     def leads(self) -> bool:
         """Whether this node decides now."""
         return self._standing.leads and not self._stopped
+
+    @property
+    def stepped_at_ms(self) -> int:
+        """When the last step began, on the steady clock; before the first one, when this was made."""
+        return self._stepped_at_ms
+
+    @property
+    def fetching_from(self) -> str:
+        """The node whose rows this one needs to go on; empty: none."""
+        return self._fetching_from
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it steps no more."""
+        return self._stopped
+
+    def condition(self) -> Condition:
+        """What operators ask for, as it is now. Belongs to the loop; not after `stop`."""
+        condition = self._replica.condition()
+        return condition._replace(waiting=condition.waiting + len(self._commands) + len(self._renewals))
 
     @contextmanager
     def committed(self) -> Iterator[Reading]:
@@ -270,9 +294,15 @@ class Shard:
             self._on_fatal(f"the replica stopped: {error}")
             return
         self._counters.steps += 1
+        self._stepped_at_ms, self._fetching_from = now.steady_ms, outbox.fetch_from
         if inbox:
-            self._gathering.learn(len(inbox), (time.perf_counter() - began) * 1_000)
+            took_s = time.perf_counter() - began
+            self._gathering.learn(len(inbox), took_s * 1_000)
+            self._counters.step_s.note(took_s)
         self._standing, before = outbox.standing, self._standing
+        if self._standing.leader_id not in ("", self._leader_seen):
+            self._leader_seen = self._standing.leader_id
+            self._counters.leader_changes += 1
         for answered in outbox.answers:
             self._proposed.discard(answered.token)
             self._answer(answered.token, answered.answer)
@@ -315,6 +345,9 @@ class Shard:
                 _log.exception("delivery_failed", sequence=applied.sequence)
 
     def _answer(self, ticket: object, answer: object) -> None:
+        if type(answer) is Rejection:
+            reason, rejections = answer.reason.value, self._counters.rejections
+            rejections[reason] = rejections.get(reason, 0) + 1
         try:
             ticket.answered(answer)  # type: ignore[attr-defined]  # tokens are the tickets that went in
         except Exception:  # noqa: BLE001 - the answer stands; one who waits must not take the others with him

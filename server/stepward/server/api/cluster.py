@@ -17,11 +17,10 @@ from stepward.server.core.rejections import Reason, refuse
 from stepward.v1 import cluster_service_pb2
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from stepward.server.logbook.identity import Identity
-    from stepward.server.observe import Counters
+    from stepward.server.logbook.outbox import Follower
     from stepward.server.shard import Shard
+    from stepward.server.vitals import Vitals
 
 COUNTERS_KEY: Final = "stepward-counters-bin"
 
@@ -34,31 +33,29 @@ class ClusterService:
         shard: Shard,
         *,
         identity: Identity,
-        version: str,
+        vitals: Vitals,
         started_wall_ms: int,
-        counters: Counters,
-        data_file: Path,
     ) -> None:
         self._shard = shard
         self._identity = identity
-        self._version = version
+        self._vitals = vitals
         self._started_wall_ms = started_wall_ms
-        self._counters = counters
-        self._data_file = data_file
 
     async def get_status(
         self, request: cluster_service_pb2.GetStatusRequest, context: Any
     ) -> cluster_service_pb2.GetStatusResponse:
         """See the contract."""
-        counted = msgspec.json.encode(msgspec.structs.asdict(self._counters))
+        counted = msgspec.json.encode(self._vitals.counters.numbers())
         context.set_trailing_metadata(((COUNTERS_KEY, counted),))
         return cluster_service_pb2.GetStatusResponse(
             cluster_id=self._identity.cluster_id,
             node_id=self._identity.node_id,
-            version=self._version,
+            version=self._vitals.version,
             shards=[self._shard_status()],
             started_at=convert.timestamp(self._started_wall_ms),
             pid=os.getpid(),
+            state=self._state(),
+            state_reason=self._vitals.unready(),
         )
 
     async def create_cluster(
@@ -80,13 +77,13 @@ class ClusterService:
         raise refuse(Reason.UNIMPLEMENTED, "RecoverNode is not served yet")
 
     def _shard_status(self) -> cluster_service_pb2.ShardStatus:
-        standing = self._shard.standing
+        standing, condition = self._shard.standing, self._shard.condition()
         with self._shard.committed() as reader:
             head, beat, jobs = reader.head(), reader.get(keys.BEAT), counts.of_all(reader)
         message = cluster_service_pb2.ShardStatus(
             shard=0,
             leader=self._shard.leads,
-            leader_id=self._identity.node_id if self._shard.leads else "",
+            leader_id=self._identity.node_id if self._shard.leads else standing.leader_id,
             term=standing.term,
             epoch=head.epoch,
             sequence=head.sequence,
@@ -97,9 +94,32 @@ class ClusterService:
                 cluster_service_pb2.JobCount(state=int(state), count=count)  # type: ignore[arg-type]  # the contract's numbers
                 for state, count in sorted(jobs.items())
             ],
-            store_bytes=self._data_file.stat().st_size,
+            store_bytes=self._vitals.data_file.stat().st_size,
+            followers=[self._follower(one) for one in condition.followers],
+            log_first_index=condition.log_first_index,
+            log_last_index=condition.log_last_index,
+            free_bytes=self._vitals.free_bytes or 0,
+            fetching_rows=bool(self._vitals.fetching_from),
+            elections=condition.elections,
         )
+        age_ms = self._vitals.contact_age_ms
+        if age_ms is not None and not standing.leads:
+            message.leader_contact_age.FromMilliseconds(age_ms)
         if isinstance(beat, rows.Beat):
             message.supervisor_beat_at.CopyFrom(convert.timestamp(beat.wall_ms))
             message.overdue = beat.overdue
         return message
+
+    def _follower(self, follower: Follower) -> cluster_service_pb2.FollowerStatus:
+        message = cluster_service_pb2.FollowerStatus(
+            node_id=follower.node_id, connected=follower.connected, match_index=follower.match_index
+        )
+        age_ms = self._vitals.answer_age_ms(follower.answered_at_ms)
+        if age_ms is not None:
+            message.answer_age.FromMilliseconds(age_ms)
+        return message
+
+    def _state(self) -> cluster_service_pb2.NodeState.ValueType:
+        if self._shard.standing.quarantined:
+            return cluster_service_pb2.NODE_STATE_QUARANTINED
+        return cluster_service_pb2.NODE_STATE_SERVING

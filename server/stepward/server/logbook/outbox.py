@@ -143,6 +143,28 @@ class Standing(NamedTuple):
     quarantined: bool = False
 
 
+class Follower(NamedTuple):
+    """Another node as the leader sees it. `answered_at_ms`, on the steady clock: None when it has not yet answered."""
+
+    node_id: str
+    connected: bool
+    match_index: int
+    answered_at_ms: int | None
+
+
+class Condition(NamedTuple):
+    """What an operator asks for beside the standing: too much to be made for every step.
+
+    `waiting` counts commands that wait for a batch. The log is kept from `log_first_index` to `log_last_index`.
+    """
+
+    waiting: int
+    log_first_index: int
+    log_last_index: int
+    elections: int = 0
+    followers: Sequence[Follower] = ()
+
+
 class Outbox(NamedTuple):
     """What a step gave. `wake_at_ms` is the steady instant at which `step` wants to be called again, at the latest.
 

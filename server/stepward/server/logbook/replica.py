@@ -23,6 +23,7 @@ from stepward.server.logbook.journal import StoreJournal
 from stepward.server.logbook.outbox import (
     Answered,
     Applied,
+    Condition,
     Decider,
     Instant,
     Outbox,
@@ -149,6 +150,11 @@ class Replica:
     def standing(self) -> Standing:
         """What this replica was at the end of the last step."""
         return Standing(self._live is not None, self._head.epoch, self._engine.term, self._head)
+
+    def condition(self) -> Condition:
+        """What an operator asks for beside the standing."""
+        first, last = self._journal[0][1], self._journal[-1][1]
+        return Condition(waiting=len(self._waiting), log_first_index=first, log_last_index=last)
 
     @contextmanager
     def committed(self) -> Iterator[CommittedRows]:

@@ -1,0 +1,280 @@
+"""What a node tells Prometheus: each metric's name, what it means, and where its value comes from.
+
+Names are a promise: people build alarms on them. `docs/metrics.md` is made from this table, and a test compares them.
+Values are taken from plain counters, so a scrape costs the loop nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from prometheus_client.core import Metric as Family
+
+    from stepward.server.observe import Histogram
+    from stepward.server.vitals import Vitals
+
+PREFIX: Final = "stepward_"
+
+# Values of the labels, and the value.
+Sample: TypeAlias = tuple[tuple[str, ...], float]
+
+
+class Metric(NamedTuple):
+    """One metric. `read` gives label values with a value each; nothing when there is nothing to tell."""
+
+    name: str
+    kind: str
+    help: str
+    read: Callable[[Vitals], Iterable[Sample]]
+    labels: tuple[str, ...] = ()
+
+
+class Spread(NamedTuple):
+    """One histogram of durations in seconds."""
+
+    name: str
+    help: str
+    read: Callable[[Vitals], Histogram]
+
+
+def gauge(name: str, text: str, read: Callable[[Vitals], float | None]) -> Metric:
+    """A value that goes up and down, without labels; None: it is not told."""
+    return Metric(name, "gauge", text, lambda vitals: _one(read(vitals)))
+
+
+def counter(name: str, text: str, read: Callable[[Vitals], float]) -> Metric:
+    """A value that only goes up, without labels."""
+    return Metric(name, "counter", text, lambda vitals: _one(read(vitals)))
+
+
+def _one(value: float | None) -> list[Sample]:
+    return [] if value is None else [((), value)]
+
+
+def _seconds(ms: int | None) -> float | None:
+    return None if ms is None else ms / 1_000
+
+
+def _calls(vitals: Vitals) -> Iterator[Sample]:
+    for method, by_code in dict(vitals.counters.calls_by_code).items():
+        for code, count in dict(by_code).items():
+            yield (method, code), count
+
+
+def _tally(by_name: dict[str, int]) -> list[Sample]:
+    return [((name,), count) for name, count in dict(by_name).items()]
+
+
+def _failures(vitals: Vitals) -> list[Sample]:
+    counters = vitals.counters
+    return [
+        (("rule",), counters.rule_failures),
+        (("call",), counters.call_failures),
+        (("delivery",), counters.delivery_failures),
+        (("supervisor",), counters.supervisor_failures),
+    ]
+
+
+def _node(vitals: Vitals) -> list[Sample]:
+    identity = vitals.identity
+    return [((identity.cluster_id, identity.node_id, vitals.version), 1)]
+
+
+def _log_behind(vitals: Vitals) -> list[Sample]:
+    condition = vitals.condition
+    return [((one.node_id,), condition.log_last_index - one.match_index) for one in condition.followers]
+
+
+def _answer_ages(vitals: Vitals) -> list[Sample]:
+    ages = ((one.node_id, vitals.answer_age_ms(one.answered_at_ms)) for one in vitals.condition.followers)
+    return [((node_id,), age_ms / 1_000) for node_id, age_ms in ages if age_ms is not None]
+
+
+def _waiting(vitals: Vitals) -> list[Sample]:
+    found = [((name,), read()) for name, read in vitals.gauges.items()]
+    return [(("commands",), vitals.condition.waiting), *found]
+
+
+STANDING: Final = (
+    Metric("node", "gauge", "Always 1; says who this is.", _node, ("cluster_id", "node_id", "version")),
+    gauge("healthy", "1 when /healthz says so: the process works.", lambda v: not v.unhealthy()),
+    gauge("ready", "1 when /readyz says so: calls may be sent here.", lambda v: not v.unready()),
+    gauge("draining", "1 while the node shuts down.", lambda v: v.draining),
+    gauge("leader", "1 when this node leads and its epoch is open.", lambda v: v.standing.leads),
+    gauge(
+        "leader_known", "1 when this node knows who leads.", lambda v: v.standing.leads or bool(v.standing.leader_id)
+    ),
+    gauge(
+        "leader_contact_age_seconds",
+        "How long ago this node last heard of a leader; 0 on the leader, absent when it never has.",
+        lambda v: _seconds(v.contact_age_ms),
+    ),
+    gauge("leader_lease_seconds", "For how long nobody else can lead; 0 elsewhere.", lambda v: _seconds(v.lease_ms)),
+    gauge("term", "Term of the logbook.", lambda v: v.standing.term),
+    gauge("epoch", "Number of the leadership whose batches this node applies.", lambda v: v.standing.epoch),
+    gauge("head_sequence", "Sequence of the last batch applied here.", lambda v: v.standing.head.sequence),
+    gauge("log_first_index", "First entry of the log that is kept here.", lambda v: v.condition.log_first_index),
+    gauge("log_last_index", "Last entry of the log here.", lambda v: v.condition.log_last_index),
+    gauge("quarantined", "1 while this node may not vote: its directory was empty.", lambda v: v.standing.quarantined),
+    gauge("fetching_rows", "1 while this node fetches all rows from the leader.", lambda v: bool(v.fetching_from)),
+    Metric(
+        "follower_connected",
+        "gauge",
+        "On the leader: 1 when a stream to the other node stands.",
+        lambda v: [((one.node_id,), one.connected) for one in v.condition.followers],
+        ("peer",),
+    ),
+    Metric(
+        "follower_lag_entries",
+        "gauge",
+        "On the leader: entries of the log that the other node surely lacks.",
+        _log_behind,
+        ("peer",),
+    ),
+    Metric(
+        "follower_answer_age_seconds",
+        "gauge",
+        "On the leader: how long ago the other node last answered; absent before it has.",
+        _answer_ages,
+        ("peer",),
+    ),
+    counter("elections_total", "Elections in which this node has stood.", lambda v: v.condition.elections),
+    counter(
+        "leader_changes_total", "How often another leader than before was seen.", lambda v: v.counters.leader_changes
+    ),
+)
+
+WORK: Final = (
+    Metric("waiting", "gauge", "What waits or is open on this node, by kind.", _waiting, ("kind",)),
+    counter("commands_total", "Commands that were handed to the replica.", lambda v: v.counters.commands),
+    counter("forwarded_total", "Commands that were sent on to the leader's node.", lambda v: v.counters.forwarded),
+    Metric(
+        "command_rejections_total",
+        "counter",
+        "Commands that were rejected, by reason.",
+        lambda v: _tally(v.counters.rejections),
+        ("reason",),
+    ),
+    Metric(
+        "calls_total",
+        "counter",
+        "Calls that ended, by method and by how: OK, a reason of refusal, or GONE when the caller had left.",
+        _calls,
+        ("method", "code"),
+    ),
+    Metric(
+        "shed_total",
+        "counter",
+        "Calls and submissions that were refused for want of room, by reason.",
+        lambda v: _tally(v.counters.shed_by_reason),
+        ("reason",),
+    ),
+    counter(
+        "slow_streams_total",
+        "Streams of agents and watchers that were closed because they did not read.",
+        lambda v: v.counters.slow_streams,
+    ),
+    Metric("failures_total", "counter", "Where the software was wrong; alarm on any.", _failures, ("where",)),
+    counter("steps_total", "Steps of the replica.", lambda v: v.counters.steps),
+    counter("batches_total", "Batches that were applied.", lambda v: v.counters.batches),
+    counter("rows_put_total", "Rows that batches put.", lambda v: v.counters.puts),
+    counter("log_bytes_total", "Bytes of entries that were written to the log.", lambda v: v.counters.log_bytes),
+    counter("flushes_total", "Flushes of the store to disk.", lambda v: v.counters.flushes),
+    gauge(
+        "supervisor_beat_age_seconds",
+        "How long ago this node applied a sign of life of the supervisor, wherever it runs; absent before the first.",
+        lambda v: _seconds(v.beat_age_ms),
+    ),
+    gauge(
+        "supervisor_overdue",
+        "Timers that were due and not handled at that sign of life.",
+        lambda v: None if v.beat is None else v.beat.overdue,
+    ),
+    counter("sweeps_total", "Sweeps of this node's supervisor.", lambda v: v.counters.sweeps),
+    counter(
+        "sweeps_refused_total",
+        "Sweeps that could not be decided for want of room.",
+        lambda v: v.counters.sweeps_refused,
+    ),
+    counter("swept_total", "Due subjects that sweeps handled.", lambda v: v.counters.swept),
+    counter("jobs_purged_total", "Ended jobs that were removed after their time.", lambda v: v.counters.purged),
+    counter(
+        "jobs_stuck_total", "Jobs found with nothing left to move them; alarm on any.", lambda v: v.counters.jobs_stuck
+    ),
+)
+
+PEERS: Final = (
+    counter("frames_sent_total", "Messages to other nodes.", lambda v: v.counters.frames_sent),
+    counter("frames_received_total", "Messages from other nodes.", lambda v: v.counters.frames_received),
+    counter("frames_dropped_total", "Messages that no stream could take.", lambda v: v.counters.frames_dropped),
+    counter("frame_bytes_sent_total", "Their bytes.", lambda v: v.counters.frame_bytes_sent),
+    counter("frame_bytes_received_total", "Their bytes.", lambda v: v.counters.frame_bytes_received),
+    counter("rows_fetched_total", "Rows that were fetched from the leader.", lambda v: v.counters.rows_fetched),
+)
+
+DISK: Final = (
+    gauge("disk_free_bytes", "Bytes that can still be written.", lambda v: v.free_bytes),
+    gauge("store_bytes", "Bytes of the store's file.", lambda v: v.data_file.stat().st_size),
+)
+
+METRICS: Final = (*STANDING, *WORK, *PEERS, *DISK)
+
+SPREADS: Final = (
+    Spread("flush_seconds", "How long flushes took.", lambda v: v.counters.flush_s),
+    Spread("step_seconds", "How long steps took that had something to do.", lambda v: v.counters.step_s),
+)
+
+
+class Collector:
+    """Reads the table for one node."""
+
+    def __init__(self, vitals: Vitals) -> None:
+        self._vitals = vitals
+
+    def collect(self) -> Iterator[Family]:
+        """Called by the registry at each scrape, on the thread of the scrape."""
+        for metric in METRICS:
+            yield self._family(metric)
+        for spread in SPREADS:
+            yield _histogram(spread, spread.read(self._vitals))
+
+    def _family(self, metric: Metric) -> Family:
+        type_ = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+        family = type_(PREFIX + metric.name, metric.help, labels=metric.labels)
+        for labels, value in metric.read(self._vitals):
+            family.add_metric(labels, value)
+        return family
+
+
+def _histogram(spread: Spread, histogram: Histogram) -> Family:
+    family = HistogramMetricFamily(PREFIX + spread.name, spread.help)
+    counts, total, buckets = list(histogram.counts), 0, []
+    for bound_s, count in zip((*map(str, histogram.bounds_s), "+Inf"), counts, strict=True):
+        total += count
+        buckets.append((bound_s, float(total)))
+    family.add_metric((), buckets, histogram.sum_s)
+    return family
+
+
+class Exposition:
+    """What a scrape of one node gets."""
+
+    def __init__(self, vitals: Vitals) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(Collector(vitals))
+        # CPU, memory and open files of the process, under the names that Prometheus gives them everywhere.
+        ProcessCollector(registry=self._registry)
+
+    def text(self) -> bytes:
+        """In the text format of Prometheus. Any thread may ask."""
+        return generate_latest(self._registry)
