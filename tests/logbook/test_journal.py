@@ -214,7 +214,7 @@ def test_crash_in_the_middle_of_compaction_changes_nothing(store: Store) -> None
         store.lose_uncommitted()
         assert toy.journal(store)[:] == before
     with store.snapshot() as snapshot:
-        assert snapshot.fact(facts.APPLIED) == (30).to_bytes(8, "big")
+        assert facts.read_applied(snapshot) == (30, 1)
 
 
 def test_damaged_entry_is_found(store: Store) -> None:
@@ -260,10 +260,37 @@ def test_journal_with_something_missing_is_refused(store: Store, first: int, las
 @pytest.mark.parametrize("applied", [0, 6])
 def test_rows_that_the_journal_does_not_reach_are_refused(store: Store, applied: int) -> None:
     filled(store, 5)
-    store.put_fact(facts.APPLIED, applied.to_bytes(8, "big"))
+    store.put_fact(facts.APPLIED, facts.encode_applied(applied, 1))
 
-    with pytest.raises(JournalCorrupt):
+    with pytest.raises(JournalCorrupt, match=f"entry {applied} was applied last"):
         toy.journal(store)
+
+
+def test_rows_that_hold_another_entry_are_refused(store: Store) -> None:
+    """Same index, other term: another leader's entry, which these rows do not hold."""
+    filled(store, 5)
+    store.put_fact(facts.APPLIED, facts.encode_applied(5, 2))
+
+    with pytest.raises(JournalCorrupt, match="entry 5 was applied with term 2, but in the journal it has term 1"):
+        toy.journal(store)
+
+
+def test_journal_begins_anew_on_rows_of_another_node(store: Store) -> None:
+    """With the one entry that they hold last, in its term; term and vote of this node stay what they are."""
+    journal = filled(store, 5)
+    journal.setCurrentTerm(7, "n2")
+    store.commit()
+    incoming = store.incoming()
+    incoming.commit()
+    index, entry = journals.foundation(90, 6)
+    beside = {facts.TERM: store.fact(facts.TERM) or b"", facts.APPLIED: facts.encode_applied(90, 6)}
+    store.install(incoming, facts=beside, entries=[(index, entry)])
+    journal.reload()
+
+    assert (journal.applied, journal.term_of(90), journal.term_of(5), len(journal)) == (90, 6, None, 1)
+    assert (journal.getCurrentTerm(), journal.getVotedForNodeId()) == (7, "n2")
+    journal.add(b"\x00next", 91, 7)
+    assert toy.journal(store)[-1] == (b"\x00next", 91, 7)
 
 
 @pytest.mark.parametrize("value", [b"", msgspec.msgpack.encode("five")])

@@ -194,7 +194,7 @@ def test_closing_twice(tmp_path: Path) -> None:
 def test_flushes(tmp_path: Path, durable: bool, flags: tuple[bool, bool]) -> None:
     """Both flushes, of the data and of the page that makes it count: what a power cut shows, seen from inside."""
     store = LmdbStore(tmp_path, create=True, durable=durable)
-    environment: lmdb.Environment = store._environment
+    environment: lmdb.Environment = store._environment.lmdb
 
     assert (environment.flags()["sync"], environment.flags()["metasync"]) == flags
     assert store.durable is durable

@@ -7,8 +7,8 @@ There is no dump file. What pysyncobj would keep in one, the last applied entry,
 its transaction; the rows themselves are the snapshot. So compaction only deletes entries that the rows hold already,
 a crash in the middle of it changes nothing, and there is no second file that could be missing, torn or newer than the
 journal. What is checked instead, when the journal is opened: it has no holes, and the last applied entry is in it. A
-cluster of one needs no more. With peers a follower may be so far behind that its next entry was deleted; it will fetch
-the rows, and then set its last applied entry and its journal in one transaction.
+cluster of one needs no more. With peers a follower may be so far behind that its next entry was deleted; it fetches the
+rows, and its journal then begins anew with the last entry that they hold (`foundation`).
 """
 
 from __future__ import annotations
@@ -38,9 +38,17 @@ _HEADER_BYTES: Final = 12
 
 def found(store: Store) -> None:
     """Write the journal of a new cluster: the one entry on which all replicas agree without having talked."""
-    store.put_entry(_FIRST_INDEX, _encode(_NO_OP, _FIRST_INDEX, 0))
+    store.put_entry(*foundation(_FIRST_INDEX, 0))
     store.put_fact(facts.TERM, msgspec.msgpack.encode((0, None)))
-    store.put_fact(facts.APPLIED, _FIRST_INDEX.to_bytes(8, "big"))
+    store.put_fact(facts.APPLIED, facts.encode_applied(_FIRST_INDEX, 0))
+
+
+def foundation(index: int, term: int) -> tuple[int, bytes]:
+    """The one entry of a journal that stands on rows which hold everything up to it.
+
+    Later entries are checked against its index and its term; its command is never applied, and never sent.
+    """
+    return index, _encode(_NO_OP, index, term)
 
 
 class StoreJournal(Journal):  # type: ignore[misc]  # pysyncobj has no types
@@ -57,19 +65,36 @@ class StoreJournal(Journal):  # type: ignore[misc]  # pysyncobj has no types
         self._store = store
         self._entries_max = entries_max
         self._bytes_max = bytes_max
-        self._entries: list[Entry] = [_decode(index, value) for index, value in store.entries()]
-        self._bytes = sum(len(entry[0]) for entry in self._entries)
-        self._applied = int.from_bytes(store.fact(facts.APPLIED) or b"", "big")
-        self._term, self._vote = _read_term(store)
-        self._check()
+        self._entries: list[Entry] = []
+        self._bytes = self._applied = self._term = 0
+        self._vote: str | None = None
+        self.reload()
 
-    def _check(self) -> None:
+    def reload(self) -> None:
+        """Read everything anew: at the start, and when all rows of another node were installed.
+
+        Raises:
+            JournalCorrupt: It cannot have been written by us.
+            StoreCorrupt: Which entry was applied last cannot be read.
+        """
+        self._entries = [_decode(index, value) for index, value in self._store.entries()]
+        self._bytes = sum(len(entry[0]) for entry in self._entries)
+        self._applied, applied_term = facts.read_applied(self._store)
+        self._term, self._vote = _read_term(self._store)
+        self._check(applied_term)
+
+    def _check(self, applied_term: int) -> None:
         indices = [index for _, index, _ in self._entries]
         if not indices or indices != list(range(indices[0], indices[0] + len(indices))):
             raise JournalCorrupt(f"the journal holds {len(indices)} entries, but they are not one behind the other")
         if not indices[0] <= self._applied <= indices[-1]:
             raise JournalCorrupt(
                 f"entry {self._applied} was applied last, but the journal goes from {indices[0]} to {indices[-1]}"
+            )
+        if self.term_of(self._applied) != applied_term:
+            raise JournalCorrupt(
+                f"entry {self._applied} was applied with term {applied_term}, but in the journal it has term "
+                f"{self.term_of(self._applied)}"
             )
 
     # What the replica uses.
@@ -83,7 +108,8 @@ class StoreJournal(Journal):  # type: ignore[misc]  # pysyncobj has no types
         """Note that the rows hold everything up to `index`, in the transaction that wrote them."""
         assert index == self._applied + 1, (index, self._applied)
         self._applied = index
-        self._store.put_fact(facts.APPLIED, index.to_bytes(8, "big"))
+        # The term, too: who installs these rows has no other way to know it.
+        self._store.put_fact(facts.APPLIED, facts.encode_applied(index, self._entries[index - self._entries[0][1]][2]))
 
     def term_of(self, index: int) -> int | None:
         """The term of an entry; None if it is not in the journal."""

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from stepward.server.core.decide import Decision, Moment
     from stepward.server.core.reader import Reader
     from stepward.server.core.rows import Head, Row
+    from stepward.server.store.interface import Incoming
 
 
 class Instant(NamedTuple):
@@ -178,6 +179,19 @@ class Outbox(NamedTuple):
     wake_at_ms: int
     frames: Sequence[Frame] = ()
     fetch_from: str = ""
+
+
+class Fetched(NamedTuple):
+    """All rows of the node that leads, and where they stand. Complete, checked, and not yet installed.
+
+    `head` is the last batch that they hold, as it stands beside them; the other two are index and term of the last
+    entry that they hold.
+    """
+
+    incoming: Incoming
+    head: bytes
+    applied_index: int
+    applied_term: int
 
 
 class Decider(Protocol):

@@ -6,6 +6,7 @@ ServerError
 │   ├── StoreInUse       another process has this directory open
 │   ├── StoreFull        there is no room on the disk to begin
 │   ├── StoreFailed      the disk or the map did not take what was written
+│   ├── IncomingFailed   the rows of another node found no room
 │   └── StoreCorrupt     what is stored cannot have been written by us
 └── LogbookError         and what is below it: see `logbook.errors`
 """
@@ -60,6 +61,10 @@ class StoreFull(StoreError):  # noqa: N818 - a state of the disk, named as such
 
 class StoreFailed(StoreError):  # noqa: N818 - what happened, named as such
     """The disk or the map did not take what was written. Nobody knows how much of it is there; the process must end."""
+
+
+class IncomingFailed(StoreError):  # noqa: N818 - what happened, named as such
+    """The rows of another node could not be put beside ours. Ours are as they were; it may be tried again."""
 
 
 class StoreCorrupt(StoreError):  # noqa: N818 - a state of the data, named as such

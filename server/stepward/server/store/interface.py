@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
 # LMDB cannot hold longer keys; every store refuses them alike.
@@ -41,8 +41,61 @@ class Rows(Protocol):
         ...
 
 
+class Export(Protocol):
+    """All rows as they are at one moment, with where they stand. Belongs to one thread at a time."""
+
+    @property
+    def head(self) -> bytes:
+        """The last batch that they hold, as it stands beside them."""
+        ...
+
+    @property
+    def applied_index(self) -> int:
+        """The last journal entry that they hold."""
+        ...
+
+    @property
+    def applied_term(self) -> int:
+        """The term of that entry."""
+        ...
+
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+        ...
+
+    @property
+    def size_bytes(self) -> int:
+        """What they take on a disk, near enough to ask for room."""
+        ...
+
+    def chunks(self, bytes_max: int) -> Iterator[list[tuple[bytes, bytes]]]:
+        """All rows in the order of their keys, lazily. A chunk ends with the row that brings it to `bytes_max`."""
+        ...
+
+
+class Incoming(Protocol):
+    """All rows of another node on their way in. They count for nothing until the store installs them.
+
+    Belongs to one thread until `commit`, which need not be that of the store. Every method may raise `IncomingFailed`:
+    there is no room, or the disk does not take it; then it is to be discarded.
+    """
+
+    def put(self, rows: Sequence[tuple[bytes, bytes]]) -> None:
+        """Add rows behind all others. Commits from time to time, so that memory does not grow."""
+        ...
+
+    def commit(self) -> None:
+        """Make all of it durable."""
+        ...
+
+    def discard(self) -> None:
+        """Remove it, with all that it holds. Safe to repeat, and from any thread once nothing is being put."""
+        ...
+
+
 class Store(Rows, Protocol):
-    """Rows, entries and facts of one replica. Belongs to the thread that made it, but for `snapshot`.
+    """Rows, entries and facts of one replica. Belongs to the thread that made it, but for `snapshot` and `export`.
 
     What is read is what was written last, committed or not.
     """
@@ -78,6 +131,35 @@ class Store(Rows, Protocol):
 
     def snapshot(self) -> AbstractContextManager[Rows]:
         """The rows as the last commit left them, unmoved by later ones. Any thread may ask for one."""
+        ...
+
+    def export(self) -> AbstractContextManager[Export]:
+        """All rows as the last commit left them, for another node. Any thread may ask for one.
+
+        While it is open no space that is freed can be used again, so it must not last.
+        """
+        ...
+
+    def incoming(self, size_bytes: int = 0) -> Incoming:
+        """Begin to take in all rows of another node, of about this size. Any thread may; one at a time.
+
+        Raises:
+            IncomingFailed: There is no room for them.
+        """
+        ...
+
+    def install(
+        self, incoming: Incoming, *, facts: Mapping[bytes, bytes], entries: Iterable[tuple[int, bytes]]
+    ) -> None:
+        """Replace all rows, facts and entries, at once and whole, durably when this returns.
+
+        Snapshots that are open go on with what they see. Nothing may be written and not committed before, and what was
+        read of entries and facts is to be read anew. Which of two is newer is the caller's business.
+
+        Raises:
+            IncomingFailed: The disk did not take the facts and entries. Everything is as it was.
+            StoreFailed: It failed in the middle; the process must end.
+        """
         ...
 
     def free_bytes(self) -> int:

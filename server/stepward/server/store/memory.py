@@ -7,10 +7,13 @@ from bisect import bisect_left, bisect_right, insort
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from stepward.server.store import facts as fact_names
 from stepward.server.store.interface import KEY_BYTES_MAX, successor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from stepward.server.store.interface import Incoming
 
 # There is no disk that could be full.
 _FREE_BYTES: Final = 1 << 40
@@ -78,12 +81,66 @@ class _Snapshot:
         return self._facts.get(name)
 
 
+class _Export:
+    """See `interface.Export`."""
+
+    def __init__(self, snapshot: _Snapshot) -> None:
+        self._snapshot = snapshot
+        self.head = fact_names.raw_head(snapshot)
+        self.applied_index, self.applied_term = fact_names.read_applied(snapshot)
+        keys = list(snapshot.scan(b""))
+        self.rows = len(keys)
+        self.size_bytes = sum(len(key) + len(snapshot.get(key) or b"") for key in keys)
+
+    def chunks(self, bytes_max: int) -> Iterator[list[tuple[bytes, bytes]]]:
+        """See `interface.Export`."""
+        chunk: list[tuple[bytes, bytes]] = []
+        chunk_bytes = 0
+        for key in self._snapshot.scan(b""):
+            value = self._snapshot.get(key)
+            assert value is not None, key
+            chunk.append((key, value))
+            chunk_bytes += len(key) + len(value)
+            if chunk_bytes >= bytes_max:
+                yield chunk
+                chunk, chunk_bytes = [], 0
+        if chunk:
+            yield chunk
+
+
+class MemoryIncoming:
+    """See `interface.Incoming`."""
+
+    def __init__(self) -> None:
+        self.rows: dict[bytes, bytes] = {}
+        self.complete = True
+        self.discarded = False
+        self._last_key = b""
+
+    def put(self, rows: Sequence[tuple[bytes, bytes]]) -> None:
+        """See `interface.Incoming`."""
+        for key, _ in rows:
+            assert self._last_key < key, "rows come in the order of their keys"
+            self._last_key = key
+        self.rows.update(rows)
+        self.complete = False
+
+    def commit(self) -> None:
+        """See `interface.Incoming`."""
+        self.complete = True
+
+    def discard(self) -> None:
+        """See `interface.Incoming`."""
+        self.discarded = True
+
+
 class MemoryStore(_Snapshot):
     """Rows, entries and facts in dicts. Survives nothing but `lose_uncommitted`."""
 
     def __init__(self) -> None:
         super().__init__(_Space({}), _Space({}))
         self._entries = _Space({})
+        self._incoming: MemoryIncoming | None = None
 
     @property
     def durable(self) -> bool:
@@ -130,6 +187,31 @@ class MemoryStore(_Snapshot):
         """See `interface.Store`."""
         yield _Snapshot(_Space(dict(self._rows.committed)), _Space(dict(self._facts.committed)))
 
+    @contextmanager
+    def export(self) -> Iterator[_Export]:
+        """See `interface.Store`."""
+        with self.snapshot() as snapshot:
+            yield _Export(snapshot)
+
+    def incoming(self, size_bytes: int = 0) -> MemoryIncoming:
+        """See `interface.Store`. There is always room."""
+        assert self._incoming is None or self._incoming.discarded, "rows of another node come in already"
+        self._incoming = MemoryIncoming()
+        return self._incoming
+
+    def install(
+        self, incoming: Incoming, *, facts: Mapping[bytes, bytes], entries: Iterable[tuple[int, bytes]]
+    ) -> None:
+        """See `interface.Store`."""
+        assert incoming is self._incoming, "rows that came in belong to the store that began them"
+        assert isinstance(incoming, MemoryIncoming)
+        assert incoming.complete, "rows were put and not committed"
+        assert not incoming.discarded, "rows were thrown away"
+        assert not any(space.pending for space in self._spaces()), "something is written and not committed"
+        self._rows, self._facts = _Space(incoming.rows), _Space(dict(facts))
+        self._entries = _Space({index.to_bytes(8, "big"): value for index, value in entries})
+        self._incoming = None
+
     def free_bytes(self) -> int:
         """See `interface.Store`."""
         return _FREE_BYTES
@@ -140,6 +222,7 @@ class MemoryStore(_Snapshot):
 
     def lose_uncommitted(self) -> None:
         """What a crash does."""
+        self._incoming = None
         for space in self._spaces():
             space.pending.clear()
 
