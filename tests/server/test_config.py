@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stepward.server import __main__, config
+from stepward.server import arguments, config
 from stepward.server.config import Bound, ClusterConfig, ConfigError, NodeConfig
 from stepward.server.core.limits import Limits
 
@@ -32,10 +32,10 @@ def test_every_number_has_a_bound() -> None:
     """A field without one could be set to nonsense that shows itself much later."""
     numbers = {name for name in NODE.__struct_fields__ if isinstance(getattr(NODE, name), int | float)}
 
-    assert {bound.field for bound in config._NODE_BOUNDS} == numbers
+    assert {bound.field for bound in config.NODE_BOUNDS} == numbers
 
 
-@pytest.mark.parametrize("bound", config._NODE_BOUNDS, ids=lambda bound: bound.field)
+@pytest.mark.parametrize("bound", config.NODE_BOUNDS, ids=lambda bound: bound.field)
 def test_node_field_at_its_bounds_and_past_them(bound: Bound) -> None:
     """The error names the field, the value and the bound."""
     for value, related in ((bound.least, RELATED_LEAST), (bound.most, RELATED_MOST)):
@@ -62,14 +62,14 @@ def test_retention(bound: Bound) -> None:
 )
 def test_a_duration_of_the_command_line(text: str, ms: int) -> None:
     """A whole number and a unit."""
-    assert __main__._parser().parse_args(["dev", "--data", "d", f"--retention={text}"]).retention == ms
+    assert arguments.parser().parse_args(["dev", "--data", "d", f"--retention={text}"]).retention == ms
 
 
 @pytest.mark.parametrize("text", ["7", "d", "-7d", "1.5h", "7 d", "7w", ""])
 def test_what_is_no_duration(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     """It is told with its value, and what to write."""
     with pytest.raises(SystemExit):
-        __main__._parser().parse_args(["dev", "--data", "d", f"--retention={text}"])
+        arguments.parser().parse_args(["dev", "--data", "d", f"--retention={text}"])
 
     assert f"{text!r} is not a duration" in capsys.readouterr().err
 
@@ -220,6 +220,6 @@ def test_fingerprint_shows_any_difference() -> None:
     assert CLUSTER.fingerprint() != other.fingerprint()
 
 
-def test_metrics_may_be_off() -> None:
+def test_pages_for_monitoring_may_be_off() -> None:
     """No port is a choice, too."""
     assert complaints(msgspec.structs.replace(NODE, http_port=None)) == []

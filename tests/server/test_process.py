@@ -228,7 +228,8 @@ async def test_data_that_is_a_file(tmp_path: Path, command: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "option", "value"), [("session_ttl_ms", "--session-ttl-ms", "999"), ("port", "--port", "65536")]
+    ("field", "option", "value"),
+    [("cluster.session_ttl_ms", "--session-ttl-ms", "999"), ("node.port", "--port", "65536")],
 )
 async def test_configuration_out_of_bounds(tmp_path: Path, field: str, option: str, value: str) -> None:
     """The last line names the field, the value and the bound; nothing was made."""
@@ -236,7 +237,7 @@ async def test_configuration_out_of_bounds(tmp_path: Path, field: str, option: s
 
     reason = json.loads(line)["reason"]
     assert code == 1
-    assert reason.startswith(f"{field} is {value}; ")
+    assert reason.startswith(f"{option}: {field} is {value}; ")
     assert not (tmp_path / "d").exists()
 
 

@@ -34,6 +34,7 @@ class ConfigError(Exception):
         super().__init__(f"{field} is {value}; {rule}")
         self.field = field
         self.value = value
+        self.rule = rule
 
 
 class ClusterConfig(Struct, frozen=True):
@@ -167,7 +168,7 @@ SESSION_TTL_MS_MIN_NODES = 8_000
 # Nobody can read what became of a job that is removed at once; ten years are as good as for ever.
 RETENTION_BOUND = Bound("retention_ms", 1_000, 3_650 * 86_400_000)
 
-_NODE_BOUNDS = (
+NODE_BOUNDS = (
     Bound("port", 0, 65_535),
     Bound("http_port", 0, 65_535),
     Bound("submissions_waiting_max", 1, 1_000_000),
@@ -216,7 +217,7 @@ def problems(cluster: ClusterConfig, node: NodeConfig) -> Iterator[ConfigError]:
     """Everything that is wrong, field by field; relations only between fields that are right by themselves."""
     wrong = [
         *_out_of_bounds(cluster.limits, (SESSION_TTL_BOUND, RETENTION_BOUND)),
-        *_out_of_bounds(node, _NODE_BOUNDS),
+        *_out_of_bounds(node, NODE_BOUNDS),
         *_nodes_problems(node),
         *_tls_problems(node),
     ]
