@@ -76,6 +76,8 @@ class Stub(agent_service_pb2_grpc.AgentServiceServicer, definition_service_pb2_g
         self.streams: list[StubStream] = []
         self.definitions: list[definition_service_pb2.ApplyDefinitionRequest] = []
         self.port = 0
+        self.credentials: grpc.ServerCredentials | None = None
+        """For TLS."""
         self._server: grpc.aio.Server | None = None
 
     @property
@@ -87,7 +89,11 @@ class Stub(agent_service_pb2_grpc.AgentServiceServicer, definition_service_pb2_g
         self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
         agent_service_pb2_grpc.add_AgentServiceServicer_to_server(self, self._server)
         definition_service_pb2_grpc.add_DefinitionServiceServicer_to_server(self, self._server)
-        self.port = self._server.add_insecure_port(f"127.0.0.1:{self.port}")
+        place = f"127.0.0.1:{self.port}"
+        if self.credentials is None:
+            self.port = self._server.add_insecure_port(place)
+        else:
+            self.port = self._server.add_secure_port(place, self.credentials)
         await self._server.start()
 
     async def stop(self) -> None:

@@ -30,6 +30,14 @@ class Ran:
 
 def run(*arguments: str, stdin: str | None = None, environment: dict[str, str] | None = None) -> Ran:
     """Run `stepward` with these arguments and nothing of our own environment that it might read."""
-    clean = {"STEPWARD_SERVER": "", "STEPWARD_NAMESPACE": "", "NO_COLOR": "", **(environment or {})}
+    read = (
+        "STEPWARD_SERVER",
+        "STEPWARD_NAMESPACE",
+        "STEPWARD_TLS_CA",
+        "STEPWARD_TLS_CERT",
+        "STEPWARD_TLS_KEY",
+        "NO_COLOR",
+    )
+    clean = {**dict.fromkeys(read, ""), **(environment or {})}
     result = CliRunner().invoke(main, arguments, input=stdin, env=clean, catch_exceptions=False)
     return Ran(result.exit_code, result.stdout, result.stderr)

@@ -117,14 +117,17 @@ def packed(message: Message) -> AnyMessage:
 class ScriptedServer(grpc.GenericRpcHandler):
     """Answers each method by its script, in order; a stream takes one list a call, or a function that gives one."""
 
-    def __init__(self) -> None:
+    def __init__(self, credentials: grpc.ServerCredentials | None = None) -> None:
         self.asked: list[tuple[str, Any]] = []
         """Method and request of every call, in order."""
         self._scripts: dict[str, deque[Any]] = defaultdict(deque)
         self._always: dict[str, Any] = {}
         self._silences: list[Silence] = []
         self._server = grpc.server(ThreadPoolExecutor(max_workers=16), handlers=[self])
-        self.port = self._server.add_insecure_port("127.0.0.1:0")
+        place = "127.0.0.1:0"
+        self.port = (
+            self._server.add_secure_port(place, credentials) if credentials else self._server.add_insecure_port(place)
+        )
         self.address = f"127.0.0.1:{self.port}"
         self._server.start()
 

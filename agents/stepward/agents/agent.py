@@ -6,16 +6,21 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from stepward.agents import definitions as definition_files
 from stepward.agents import isolation, signals
 from stepward.agents.action import Action
+from stepward.agents.connection import open_channel
 from stepward.agents.engine import Engine
 from stepward.agents.errors import ActionError, AgentError
 
 if TYPE_CHECKING:
+    import grpc
+
     from stepward.client.definition_forms import AnyDefinition
+    from stepward.client.tls import TlsFiles
 
 # The contract's bounds of a hello.
 SLOTS_MAX: Final = 10_000
@@ -101,7 +106,13 @@ class Agent:
         self._hooks.append(hook)
         return hook
 
-    def run(self, addresses: Sequence[str], *, on_ready: Callable[[str], None] | None = None) -> int:
+    def run(
+        self,
+        addresses: Sequence[str],
+        *,
+        tls: TlsFiles | None = None,
+        on_ready: Callable[[str], None] | None = None,
+    ) -> int:
         """Serve until the process is told to end (SIGTERM, SIGINT), then drain. Returns the exit code.
 
         A second signal ends the process at once, with exit code 1. A handler that cannot be stopped when it must
@@ -111,19 +122,27 @@ class Agent:
             AgentError: It cannot work as it is: its description, its definitions, or the cluster's refusal.
         """
         with signals.draining(self.drain):
-            return asyncio.run(self.serve(addresses, on_ready=on_ready))
+            return asyncio.run(self.serve(addresses, tls=tls, on_ready=on_ready))
 
-    async def serve(self, addresses: Sequence[str], *, on_ready: Callable[[str], None] | None = None) -> int:
+    async def serve(
+        self,
+        addresses: Sequence[str],
+        *,
+        tls: TlsFiles | None = None,
+        on_ready: Callable[[str], None] | None = None,
+    ) -> int:
         """Serve on the running event loop until `drain` is called; cancelling it drains, too. Returns the exit code.
 
         Args:
             addresses: Nodes of the cluster, such as "localhost:7654". The agent goes to another when one is silent.
+            tls: Files for TLS, `stepward.client.TlsFiles`, read once. None: plain text.
             on_ready: Called on the I/O thread with the session's id whenever a session has been opened.
 
         Raises:
             AgentError: As `run`.
         """
         self._check(addresses)
+        credentials = _credentials(tls)
         async with self.prepared():
             self._engine = Engine(
                 actions=self._actions,
@@ -134,6 +153,7 @@ class Agent:
                 definitions=[definition_files.read(one) for one in self.definitions],
                 drain_timeout_ms=round(self.drain_timeout_seconds * 1_000),
                 addresses=addresses,
+                dial=partial(open_channel, credentials=credentials),
                 on_ready=on_ready,
             )
             if self._drain_asked:
@@ -173,3 +193,14 @@ class Agent:
         self._drain_asked = True
         if self._engine is not None:
             self._engine.drain()
+
+
+def _credentials(tls: TlsFiles | None) -> grpc.ChannelCredentials | None:
+    if tls is None:
+        return None
+    from stepward.client.errors import TlsFilesWrong  # noqa: PLC0415 - only who has files needs the client
+
+    try:
+        return tls.credentials()
+    except TlsFilesWrong as error:
+        raise AgentError(str(error)) from None

@@ -7,7 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -46,6 +46,17 @@ _DOMAIN: Final = "stepward"
 _log = logging.getLogger("stepward.agents.connection")
 
 
+# Opens a channel to an address, on the running loop.
+Dial: TypeAlias = Callable[[str], grpc.aio.Channel]
+
+
+def open_channel(address: str, *, credentials: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
+    """A channel with our settings, secured when there are credentials. Nothing is sent yet."""
+    if credentials is None:
+        return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+    return grpc.aio.secure_channel(address, credentials, options=CHANNEL_OPTIONS)
+
+
 @dataclass(frozen=True, slots=True)
 class Ending:
     """Why a call or a stream has ended."""
@@ -81,8 +92,9 @@ def _details(metadata: Iterable[tuple[str, str | bytes]]) -> Iterable[Any]:
 class Connection:
     """One Work stream. Lives on the I/O loop."""
 
-    def __init__(self, address: str, on_message: Callable[[wire.WorkResponse], None]) -> None:
+    def __init__(self, address: str, dial: Dial, on_message: Callable[[wire.WorkResponse], None]) -> None:
         self.address = address
+        self._dial = dial
         self._on_message = on_message
         self._outgoing: deque[wire.WorkRequest] = deque()
         self._something_to_write = asyncio.Event()
@@ -105,7 +117,7 @@ class Connection:
 
     async def run(self) -> Ending:
         """Exchange messages until the stream ends. Returns why."""
-        channel = grpc.aio.insecure_channel(self.address, options=CHANNEL_OPTIONS)
+        channel = self._dial(self.address)
         call = service.AgentServiceStub(channel).Work()
         reader = asyncio.create_task(self._read(call))
         writer = asyncio.create_task(self._write(call))

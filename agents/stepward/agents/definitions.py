@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import grpc
 
-from stepward.agents.connection import CHANNEL_OPTIONS, read_ending
+from stepward.agents.connection import Dial, read_ending
 from stepward.agents.errors import DefinitionRefused
 from stepward.agents.route import Route
 from stepward.v1 import definition_pb2, definition_service_pb2
@@ -49,6 +49,7 @@ async def apply(
     *,
     namespace: str,
     route: Route,
+    dial: Dial,
     pause: Callable[[int], Awaitable[None]],
 ) -> None:
     """Store the definitions, each as a new version unless the newest is equal. Tries until a node takes them.
@@ -58,15 +59,15 @@ async def apply(
     """
     for definition in definitions:
         request = definition_service_pb2.ApplyDefinitionRequest(namespace=namespace, definition=definition)
-        while not await _apply_once(route, request):
+        while not await _apply_once(route, dial, request):
             await pause(route.failed_wait_ms())
     route.welcomed()
 
 
-async def _apply_once(route: Route, request: definition_service_pb2.ApplyDefinitionRequest) -> bool:
+async def _apply_once(route: Route, dial: Dial, request: definition_service_pb2.ApplyDefinitionRequest) -> bool:
     """Whether the next node has taken it."""
     name, address = request.definition.name, route.next_address()
-    async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+    async with dial(address) as channel:
         try:
             answer = await DefinitionServiceStub(channel).ApplyDefinition(request, timeout=APPLY_S_MAX)
         except grpc.aio.AioRpcError as failed:

@@ -18,6 +18,7 @@ from stepward.agents import definitions as definition_calls
 from stepward.agents import sight
 from stepward.agents.action import Action
 from stepward.agents.clock import steady_ms
+from stepward.agents.connection import Dial
 from stepward.agents.errors import AgentError
 from stepward.agents.handlers import Handlers
 from stepward.agents.route import Route
@@ -44,6 +45,7 @@ class Engine:
         definitions: Sequence[definition_pb2.Definition],
         drain_timeout_ms: int,
         addresses: Sequence[str],
+        dial: Dial,
         on_ready: Callable[[str], None] | None,
     ) -> None:
         self._actions = actions
@@ -59,6 +61,7 @@ class Engine:
         )
         self._session = Session(self._profile, _new_session_id(), drain_timeout_ms=drain_timeout_ms)
         self._route = Route(addresses, random.Random())
+        self._dial = dial
         self._on_ready = on_ready
         self._runner: Runner | None = None
         self._drain_asked = False
@@ -84,6 +87,7 @@ class Engine:
         runner = Runner(
             self._session,
             self._route,
+            dial=self._dial,
             steady_ms=steady_ms,
             new_session_id=_new_session_id,
             on_ready=self._on_ready or (lambda session_id: None),
@@ -108,7 +112,7 @@ class Engine:
 
     async def _apply_definitions(self, pause: Callable[[int], Awaitable[None]]) -> None:
         await definition_calls.apply(
-            self._definitions, namespace=self._profile.namespace, route=self._route, pause=pause
+            self._definitions, namespace=self._profile.namespace, route=self._route, dial=self._dial, pause=pause
         )
 
     def drain(self) -> None:

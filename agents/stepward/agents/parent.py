@@ -15,9 +15,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import FrameType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from stepward.agents.worker import EXIT_USAGE
+
+if TYPE_CHECKING:
+    from stepward.client.tls import TlsFiles
 
 RESTART_INITIAL_S: Final = 0.5
 RESTART_S_MAX: Final = 30.0
@@ -40,6 +43,8 @@ class WorkerOptions:
     drain_timeout_seconds: float | None = None
     once: bool = False
     """Do not start the worker again when it ends by itself."""
+    tls: TlsFiles | None = None
+    """None: plain text."""
 
 
 def run(target: str, addresses: Sequence[str], options: WorkerOptions) -> int:
@@ -60,11 +65,15 @@ def restart_wait_s(failures: int, rng: random.Random) -> float:
 
 
 def _command(target: str, addresses: Sequence[str], options: WorkerOptions) -> list[str]:
+    tls = options.tls
     command = [sys.executable, "-m", "stepward.agents.worker", target, "--server", *addresses, "--drain-with-input"]
     for flag, value in (
         ("--slots", options.slots),
         ("--queue", options.queue),
         ("--drain-timeout", options.drain_timeout_seconds),
+        ("--tls-ca", tls.ca if tls else None),
+        ("--tls-cert", tls.certificate if tls else None),
+        ("--tls-key", tls.key if tls else None),
     ):
         if value is not None:
             command += [flag, str(value)]

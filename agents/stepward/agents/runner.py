@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Final
 
 from stepward.agents.attempts import AttemptKey
-from stepward.agents.connection import Connection, Ending
+from stepward.agents.connection import Connection, Dial, Ending
 from stepward.agents.directives import (
     CancelHandler,
     ChangeNode,
@@ -55,6 +55,7 @@ class Runner:
         session: Session,
         route: Route,
         *,
+        dial: Dial,
         steady_ms: Callable[[], int],
         new_session_id: Callable[[], str],
         on_ready: Callable[[str], None],
@@ -70,6 +71,7 @@ class Runner:
         """
         self._session = session
         self._route = route
+        self._dial = dial
         self._steady_ms = steady_ms
         self._new_session_id = new_session_id
         self._on_ready = on_ready
@@ -159,7 +161,7 @@ class Runner:
 
     async def _exchange(self, address: str) -> None:
         """One stream, from hello to its end."""
-        connection = Connection(address, self._received)
+        connection = Connection(address, self._dial, self._received)
         self._connection = connection
         self._session.connected(self._steady_ms())
         self._flush()

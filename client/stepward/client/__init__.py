@@ -8,8 +8,8 @@
 
 Reading order: `values` (what comes back), `errors` (what can go wrong), `payloads`, `calls` (every call of the
 contract that the client makes, and whether it may be repeated), `failover` (pure: what is repeated when, and where),
-`blocking_client` and `async_client` (the same methods twice), `definition` and `definition_file` (definitions as Python
-and as files), `tree`, `cli`.
+`channels` and `tls`, `blocking_client` and `async_client` (the same methods twice), `definition` and `definition_file`
+(definitions as Python and as files), `tree`, `cli`.
 
 The names below are loaded when they are first used: the command line must not wait for gRPC to print its help.
 """
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     )
     from stepward.client.payloads import Payload
     from stepward.client.references import Reference, input_, literal, text
+    from stepward.client.tls import TlsFiles
     from stepward.client.values import Job, JobChange, JobResult, JobState, Step, StepState, SubmittedJob
 
 __all__ = [
@@ -68,6 +69,7 @@ __all__ = [
     "StepwardError",
     "SubmittedJob",
     "Timeouts",
+    "TlsFiles",
     "Unavailable",
     "Undo",
     "Verify",
@@ -81,6 +83,7 @@ _HOMES = {
     "AsyncClient": "async_client",
     "Client": "blocking_client",
     "Payload": "payloads",
+    "TlsFiles": "tls",
     **dict.fromkeys(("DefinedStep", "Definition"), "definition"),
     **dict.fromkeys(("Retry", "Timeouts", "Undo", "Verify"), "definition_options"),
     **dict.fromkeys(("Reference", "input_", "literal", "text"), "references"),

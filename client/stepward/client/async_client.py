@@ -17,7 +17,7 @@ import grpc.aio
 from stepward.client import calls, errors, reading
 from stepward.client.answers import error_from
 from stepward.client.calls import Call, Page, Rpc
-from stepward.client.channels import CHANNEL_OPTIONS
+from stepward.client.channels import CHANNEL_OPTIONS, credentials_of
 from stepward.client.failover import DEFAULT_ADDRESSES, Addresses, Attempts, Patience
 from stepward.client.job_filter import WantedJobs
 from stepward.client.values import (
@@ -42,6 +42,7 @@ from stepward.v1.job_service_pb2 import WatchJobRequest, WatchJobResponse
 if TYPE_CHECKING:
     from stepward.client.definition_forms import AnyDefinition
     from stepward.client.errors import Violation
+    from stepward.client.tls import TlsFiles
 
 V = TypeVar("V")
 
@@ -59,6 +60,7 @@ class AsyncClient:
         *,
         timeout_s: float = 10.0,
         namespace: str = "default",
+        tls: TlsFiles | None = None,
         credentials: grpc.ChannelCredentials | None = None,
         patience: Patience | None = None,
         rng: random.Random | None = None,
@@ -69,17 +71,19 @@ class AsyncClient:
             addresses: "host:port", several of them separated by commas, or an iterable of these.
             timeout_s: How long a call may take, all its attempts together.
             namespace: Where jobs and definitions live unless a call says otherwise.
-            credentials: For TLS. None: plain text.
+            tls: Files for TLS. None: plain text.
+            credentials: In place of `tls`, for those who have them in another form than files.
             patience: The fine print of `timeout_s`, in place of it.
             rng: Draws the waits between attempts.
 
         Raises:
             ValueError: An address or a time makes no sense.
+            TlsFilesWrong: A file cannot be used.
         """
         self.addresses = Addresses(addresses)
         self.namespace = namespace
         self._patience = patience or Patience(timeout_s=timeout_s)
-        self._credentials = credentials
+        self._credentials = credentials_of(tls, credentials)
         self._rng = rng or random.Random()
         self._channels: dict[str, grpc.aio.Channel] = {}
 

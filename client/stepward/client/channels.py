@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import grpc
+
+    from stepward.client.tls import TlsFiles
+
 # A connection that died without a word is noticed after time + timeout. The servers allow a ping every 10 s; one that
 # did not would close connections that ping more often than every 300 s.
 KEEPALIVE_TIME_MS = 20_000
@@ -32,3 +39,15 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     # gRPC's transparent retries would repeat beside our own, and without our rule about what is safe.
     ("grpc.enable_retries", 0),
 )
+
+
+def credentials_of(tls: TlsFiles | None, credentials: grpc.ChannelCredentials | None) -> grpc.ChannelCredentials | None:
+    """What a client secures its connections with; None: nothing.
+
+    Raises:
+        ValueError: Both are given.
+        TlsFilesWrong: A file cannot be used.
+    """
+    if tls is not None and credentials is not None:
+        raise ValueError("tls and credentials are both given; give one of them")
+    return tls.credentials() if tls is not None else credentials

@@ -44,7 +44,8 @@
     │   ├── JobCancelled
     │   └── JobEscalated
     ├── DefinitionFileError          problems: path, line, column and excerpt of each
-    └── DefinitionError              a definition that is built in Python; raised where it goes wrong
+    ├── DefinitionError              a definition that is built in Python; raised where it goes wrong
+    └── TlsFilesWrong                files for TLS that cannot be used
 
 Each ErrorReason of the contract is one class (`BY_REASON`); the server holds the inverse table.
 """
@@ -369,6 +370,10 @@ class DefinitionFileError(StepwardError):
 
 class DefinitionError(StepwardError):
     """A definition cannot be built like this. The message names the step and the field."""
+
+
+class TlsFilesWrong(StepwardError):
+    """Files for TLS that cannot be used. The message names the file and says what is wrong with it."""
 
 
 BY_REASON: Mapping[str, type[StepwardError]] = {

@@ -15,11 +15,14 @@ import sys
 import threading
 from collections.abc import Sequence
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from stepward.agents import target as targets
 from stepward.agents.agent import Agent
 from stepward.agents.errors import AgentError
+
+if TYPE_CHECKING:
+    from stepward.client.tls import TlsFiles
 
 EXIT_USAGE: Final = 2
 
@@ -32,6 +35,7 @@ def run(
     queue: str | None = None,
     drain_timeout_seconds: float | None = None,
     drain_with_input: bool = False,
+    tls: TlsFiles | None = None,
 ) -> int:
     """Run the agent in this process until it has drained. Returns the exit code.
 
@@ -45,7 +49,7 @@ def run(
             agent.drain_timeout_seconds = drain_timeout_seconds
         if drain_with_input:
             drain_when_input_ends(agent)
-        return agent.run(addresses, on_ready=partial(_say_ready, agent.queue))
+        return agent.run(addresses, tls=tls, on_ready=partial(_say_ready, agent.queue))
     except AgentError as error:
         sys.stderr.write(f"stepward agent: {error}\n")
         return EXIT_USAGE

@@ -6,8 +6,12 @@ import argparse
 import logging
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from stepward.agents import worker
+
+if TYPE_CHECKING:
+    from stepward.client.tls import TlsFiles
 
 
 def main() -> int:
@@ -24,7 +28,20 @@ def main() -> int:
         queue=given.queue,
         drain_timeout_seconds=given.drain_timeout,
         drain_with_input=given.drain_with_input,
+        tls=_tls(given),
     )
+
+
+def _tls(given: argparse.Namespace) -> TlsFiles | None:
+    if not (given.tls_ca or given.tls_cert or given.tls_key):
+        return None
+    if not given.tls_ca:
+        sys.exit(
+            "stepward agent: --tls-cert and --tls-key say who this is; --tls-ca says whom to trust, and is missing"
+        )
+    from stepward.client.tls import TlsFiles
+
+    return TlsFiles(given.tls_ca, given.tls_cert, given.tls_key)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -36,6 +53,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--queue", help="the queue that it serves")
     parser.add_argument("--drain-timeout", type=float, metavar="SECONDS", help="how long handlers may finish")
     parser.add_argument("--drain-with-input", action="store_true", help="drain when standard input ends")
+    for name, text in (
+        ("ca", "speak TLS, and trust nodes that these authorities have signed"),
+        ("cert", "certificate that says who this is"),
+        ("key", "its key"),
+    ):
+        variable = f"STEPWARD_TLS_{name.upper()}"
+        parser.add_argument(f"--tls-{name}", default=os.environ.get(variable), metavar="FILE", help=text)
     return parser
 
 

@@ -37,16 +37,33 @@ def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) ->
 @shared_options
 @click.pass_context
 def main(
-    ctx: click.Context, servers: tuple[str, ...], namespace: str | None, timeout: float | None, output: str | None
+    ctx: click.Context,
+    servers: tuple[str, ...],
+    namespace: str | None,
+    timeout: float | None,
+    output: str | None,
+    tls_ca: str | None,
+    tls_cert: str | None,
+    tls_key: str | None,
 ) -> None:
     """Run jobs of several steps so that each one either completes or is cleanly undone.
 
     First: `stepward dev` starts a server on this machine, and `stepward demo` shows what it does.
 
-    The environment may name the server (STEPWARD_SERVER) and the namespace (STEPWARD_NAMESPACE).
+    The environment may name the server (STEPWARD_SERVER), the namespace (STEPWARD_NAMESPACE) and files for TLS
+    (STEPWARD_TLS_CA, STEPWARD_TLS_CERT, STEPWARD_TLS_KEY).
     """
     _speak_utf8()
-    ctx.obj = choose(Session.from_environment(), servers=servers, namespace=namespace, timeout_s=timeout, output=output)
+    ctx.obj = choose(
+        Session.from_environment(),
+        servers=servers,
+        namespace=namespace,
+        timeout_s=timeout,
+        output=output,
+        tls_ca=tls_ca,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+    )
 
 
 def _speak_utf8() -> None:

@@ -43,7 +43,7 @@ def run(
         addresses = parse_addresses(session.servers)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--server") from None
-    options = WorkerOptions(slots=slots, queue=queue, drain_timeout_seconds=drain_timeout, once=once)
+    options = WorkerOptions(slots=slots, queue=queue, drain_timeout_seconds=drain_timeout, once=once, tls=session.tls)
     return run_agent(target, addresses, options)
 
 

@@ -19,13 +19,14 @@ import click
 
 from stepward.client.cli.exits import ExitCode, code_of
 from stepward.client.cli.inputs import read_duration_s
-from stepward.client.errors import CommitUnknown, StepwardError, Unreachable
+from stepward.client.errors import CommitUnknown, StepwardError, TlsFilesWrong, Unreachable
 from stepward.client.failover import DEFAULT_ADDRESSES
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from stepward.client.blocking_client import Client
+    from stepward.client.tls import TlsFiles
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -33,6 +34,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 FIRST_CONTACT_S = 2.0
 TIMEOUT_S = 10.0
 TIMEOUT_S_MAX = 86_400.0
+# Of so many addresses it is found out whether certificates are the reason that nobody answers.
+DIAGNOSED_MAX = 3
 
 
 class Output(StrEnum):
@@ -52,12 +55,34 @@ class Session:
     output: Output = Output.TABLE
     timeout_s: float = TIMEOUT_S
     """How long one call may take."""
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
 
     @classmethod
     def from_environment(cls) -> Self:
         """What is chosen when no option says otherwise."""
-        server = os.environ.get("STEPWARD_SERVER") or DEFAULT_ADDRESSES
-        return cls(servers=(server,), namespace=os.environ.get("STEPWARD_NAMESPACE") or "default")
+        get = os.environ.get
+        return cls(
+            servers=(get("STEPWARD_SERVER") or DEFAULT_ADDRESSES,),
+            namespace=get("STEPWARD_NAMESPACE") or "default",
+            tls_ca=get("STEPWARD_TLS_CA") or None,
+            tls_cert=get("STEPWARD_TLS_CERT") or None,
+            tls_key=get("STEPWARD_TLS_KEY") or None,
+        )
+
+    @property
+    def tls(self) -> TlsFiles | None:
+        """Files for TLS; None: plain text."""
+        if not (self.tls_ca or self.tls_cert or self.tls_key):
+            return None
+        if not self.tls_ca:
+            raise click.BadParameter(
+                "a certificate and a key say who you are; --tls-ca says whom you trust, and is missing"
+            )
+        from stepward.client.tls import TlsFiles
+
+        return TlsFiles(self.tls_ca, self.tls_cert, self.tls_key)
 
     @property
     def as_table(self) -> bool:
@@ -73,14 +98,18 @@ class Session:
         timeout_s = min(self.timeout_s, timeout_s_max)
         patience = Patience(timeout_s=timeout_s, first_contact_s=min(FIRST_CONTACT_S, timeout_s))
         try:
-            return Client(self.servers, namespace=self.namespace, patience=patience)
+            return Client(self.servers, namespace=self.namespace, patience=patience, tls=self.tls)
+        except TlsFilesWrong as error:
+            raise click.BadParameter(str(error), param_hint="--tls-ca, --tls-cert, --tls-key") from None
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="--server") from None
 
     def again(self) -> str:
         """The options that lead another command to the same cluster."""
         options = "" if self.servers == (DEFAULT_ADDRESSES,) else f" --server {','.join(self.servers)}"
-        return options if self.namespace == "default" else f"{options} --namespace {self.namespace}"
+        options += "" if self.namespace == "default" else f" --namespace {self.namespace}"
+        files = (("--tls-ca", self.tls_ca), ("--tls-cert", self.tls_cert), ("--tls-key", self.tls_key))
+        return options + "".join(f" {name} {path}" for name, path in files if path)
 
     def print_items(
         self, messages: Iterable[Message], columns: Sequence[str], rows: Callable[[], Iterable[Sequence[str]]]
@@ -156,6 +185,9 @@ def shared_options(command: F) -> F:
         click.option(
             "-o", "--output", type=click.Choice([output.value for output in Output]), help="How to print data."
         ),
+        click.option("--tls-ca", metavar="FILE", help="Speak TLS, and trust nodes that these authorities have signed."),
+        click.option("--tls-cert", metavar="FILE", help="Certificate that says who you are."),
+        click.option("--tls-key", metavar="FILE", help="Its key."),
     )
     for option in reversed(options):
         command = option(command)
@@ -172,11 +204,23 @@ def with_session(function: Callable[..., int]) -> Callable[..., Any]:
         namespace: str | None,
         timeout: float | None,
         output: str | None,
+        tls_ca: str | None,
+        tls_cert: str | None,
+        tls_key: str | None,
         **arguments: Any,
     ) -> None:
         session = ctx.find_object(Session) or Session()
-        chosen = choose(session, servers=servers, namespace=namespace, timeout_s=timeout, output=output)
-        with reported(ctx):
+        chosen = choose(
+            session,
+            servers=servers,
+            namespace=namespace,
+            timeout_s=timeout,
+            output=output,
+            tls_ca=tls_ca,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+        )
+        with reported(ctx, chosen):
             ctx.exit(function(chosen, **arguments))
 
     # The wrapper takes over name, help and the options that are given already.
@@ -185,12 +229,15 @@ def with_session(function: Callable[..., int]) -> Callable[..., Any]:
 
 
 @contextmanager
-def reported(ctx: click.Context) -> Iterator[None]:
-    """End the command with a message and an exit code when something did not work."""
+def reported(ctx: click.Context, session: Session | None = None) -> Iterator[None]:
+    """End the command with a message and an exit code when something did not work.
+
+    With a session it is also found out whether certificates are the reason that nobody answers.
+    """
     try:
         yield
     except StepwardError as error:
-        note(f"error: {error}{_to_do(error)}")
+        note(f"error: {error}{_to_do(error)}{_certificates(error, session)}")
         ctx.exit(code_of(error))
     except KeyboardInterrupt:
         note("interrupted")
@@ -205,6 +252,18 @@ def _to_do(error: StepwardError) -> str:
     return ""
 
 
+def _certificates(error: StepwardError, session: Session | None) -> str:
+    """What is wrong with certificates, when nobody answered: gRPC does not say it."""
+    if session is None or not isinstance(error, Unreachable):
+        return ""
+    from stepward.client.failover import parse_addresses
+    from stepward.client.tls import why_refused
+
+    addresses = parse_addresses(session.servers)[:DIAGNOSED_MAX]
+    found = [(address, why_refused(address, session.tls)) for address in addresses]
+    return "".join(f"\n{address}: {why}; see --tls-ca, --tls-cert and --tls-key" for address, why in found if why)
+
+
 def read_timeout_s(ctx: click.Context, param: click.Parameter, text: str | None) -> float | None:
     """A click callback: a duration within reason."""
     timeout_s = read_duration_s(ctx, param, text)
@@ -214,7 +273,15 @@ def read_timeout_s(ctx: click.Context, param: click.Parameter, text: str | None)
 
 
 def choose(
-    session: Session, *, servers: Sequence[str], namespace: str | None, timeout_s: float | None, output: str | None
+    session: Session,
+    *,
+    servers: Sequence[str],
+    namespace: str | None,
+    timeout_s: float | None,
+    output: str | None,
+    tls_ca: str | None,
+    tls_cert: str | None,
+    tls_key: str | None,
 ) -> Session:
     """The session with what was chosen anew."""
     return replace(
@@ -223,6 +290,9 @@ def choose(
         namespace=namespace or session.namespace,
         timeout_s=timeout_s or session.timeout_s,
         output=Output(output) if output else session.output,
+        tls_ca=tls_ca or session.tls_ca,
+        tls_cert=tls_cert or session.tls_cert,
+        tls_key=tls_key or session.tls_key,
     )
 
 
