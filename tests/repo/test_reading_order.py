@@ -11,7 +11,7 @@ from tests.repo.sources import ROOT, files
 SERVER = "server/stepward/server"
 
 
-@pytest.mark.parametrize("package", ["core", "store", "logbook", "api"])
+@pytest.mark.parametrize("package", ["core", "store", "logbook", "api", "peers"])
 def test_reading_order_names_every_module_and_no_other(package: str) -> None:
     """A module that nobody is led to is read too late; one that is named and gone leads nowhere."""
     folder = f"{SERVER}/{package}"

@@ -15,12 +15,15 @@ CLUSTER = ClusterConfig()
 NODE = NodeConfig(data=Path("data"))
 # What must keep a relation to another field as well, which has a test of its own.
 RELATED_LEAST = {
+    "peer_backoff_ms_max",
+    "peer_bytes_waiting_max",
+    "peer_silence_ms_max",
     "stream_bytes_waiting_max",
     "submissions_waiting_max",
     "submission_bytes_waiting_max",
     "overload_retry_ms_max",
 }
-RELATED_MOST = {"overload_retry_ms_min"}
+RELATED_MOST = {"overload_retry_ms_min", "peer_backoff_ms_min", "peer_beat_ms"}
 
 
 def test_defaults_keep_their_bounds() -> None:
@@ -30,7 +33,7 @@ def test_defaults_keep_their_bounds() -> None:
 
 def test_every_number_has_a_bound() -> None:
     """A field without one could be set to nonsense that shows itself much later."""
-    numbers = {name for name in NODE.__struct_fields__ if isinstance(getattr(NODE, name), int | float)}
+    numbers = {name for name in NODE.__struct_fields__ if type(getattr(NODE, name)) in (int, float)}
 
     assert {bound.field for bound in config.NODE_BOUNDS} == numbers
 
@@ -107,6 +110,28 @@ def test_largest_call_gets_in(field: str, least: int) -> None:
 
     with pytest.raises(ConfigError, match=f"{field} is {least - 1}; it must be at least {least}"):
         config.check(CLUSTER, msgspec.structs.replace(NODE, **{field: least - 1}))
+
+
+@pytest.mark.parametrize(
+    ("field", "fields", "good"),
+    [
+        ("peer_silence_ms_max", {"peer_silence_ms_max": 1_000}, True),
+        ("peer_silence_ms_max", {"peer_silence_ms_max": 999}, False),
+        ("peer_bytes_waiting_max", {"peer_bytes_waiting_max": 2 * config.FRAME_BYTES_MAX}, True),
+        ("peer_bytes_waiting_max", {"peer_bytes_waiting_max": 2 * config.FRAME_BYTES_MAX - 1}, False),
+        ("peer_backoff_ms_min", {"peer_backoff_ms_min": 700, "peer_backoff_ms_max": 700}, True),
+        ("peer_backoff_ms_min", {"peer_backoff_ms_min": 701, "peer_backoff_ms_max": 700}, False),
+    ],
+)
+def test_streams_to_other_nodes(field: str, fields: dict[str, int], good: bool) -> None:
+    """One frame fits, a beat may be late, and the longest wait is the longest."""
+    node = msgspec.structs.replace(NODE, **fields)
+    if good:
+        config.check(CLUSTER, node)
+        return
+    with pytest.raises(ConfigError, match=rf"^{field} is {fields[field]}; it must be at (least|most) ") as caught:
+        config.check(CLUSTER, node)
+    assert caught.value.field == field
 
 
 @pytest.mark.parametrize(("least_ms", "good"), [(10_000, True), (10_001, False)])

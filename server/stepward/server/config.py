@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from stepward.server.core.limits import Limits
+from stepward.server.logbook.outbox import ReplicaLimits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -24,6 +25,8 @@ DEFAULT_PORT = 7654
 DEFAULT_NODE_ID = "n1"
 # An odd number: one more node that must agree, and no more that may be gone, is all that an even one brings.
 NODES_MAX = 7
+# One frame between nodes: some entries of the log, of which the largest holds one batch at its bound.
+FRAME_BYTES_MAX = 4 * ReplicaLimits().batch_bytes_max
 NODE_ID = re.compile(r"[a-z0-9-]{1,32}")
 
 
@@ -61,7 +64,7 @@ class TlsFiles(Struct, frozen=True, kw_only=True):
 
     # Whoever this authority has signed is let in.
     ca: Path
-    # Names the node by the URI `stepward://node/ID` among its alternative names.
+    # Names the node by the URI `stepward://node/ID` among its alternative names, and where it is reached by the others.
     certificate: Path
     key: Path
 
@@ -87,6 +90,22 @@ class NodeConfig(Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     # 0: any free port, which the ready line tells.
     port: int = DEFAULT_PORT
+    # Without TLS other nodes are only taken from this machine, unless whoever runs them vouches for the network.
+    trusted_network: bool = False
+    # How long a stream to another node may take to be made.
+    peer_connect_ms_max: int = 1_000
+    # How long to wait before it is made again: the first time, and at most. Cheap enough to be back within a second.
+    peer_backoff_ms_min: int = 50
+    peer_backoff_ms_max: int = 1_000
+    # A stream to another node on which nothing is sent says so often that it stands.
+    peer_beat_ms: int = 250
+    # After so long without a word the connection to another node is taken for half-open, and made anew.
+    peer_silence_ms_max: int = 1_500
+    # How long another node that speaks may leave what was sent unread.
+    peer_stalled_ms_max: int = 5_000
+    # What may wait for one other node; beyond it the stream is closed, and the logbook begins anew on the next one.
+    peer_frames_waiting_max: int = 10_000
+    peer_bytes_waiting_max: int = 2 * FRAME_BYTES_MAX
     # Submissions that may wait for a decision. More than some seconds' worth only makes answers late. One namespace
     # alone may hold half of it: the other half is for others.
     submissions_waiting_max: int = 20_000
@@ -171,6 +190,14 @@ RETENTION_BOUND = Bound("retention_ms", 1_000, 3_650 * 86_400_000)
 NODE_BOUNDS = (
     Bound("port", 0, 65_535),
     Bound("http_port", 0, 65_535),
+    Bound("peer_connect_ms_max", 50, 60_000),
+    Bound("peer_backoff_ms_min", 1, 1_000),
+    Bound("peer_backoff_ms_max", 1, 60_000),
+    Bound("peer_beat_ms", 10, 10_000),
+    Bound("peer_silence_ms_max", 100, 60_000),
+    Bound("peer_stalled_ms_max", 100, 60_000),
+    Bound("peer_frames_waiting_max", 1, 1_000_000),
+    Bound("peer_bytes_waiting_max", 1, 1 << 33),
     Bound("submissions_waiting_max", 1, 1_000_000),
     Bound("submission_bytes_waiting_max", 1, 1 << 33),
     Bound("free_bytes_for_submissions_min", 0, 1 << 50),
@@ -290,6 +317,9 @@ def _relations(cluster: ClusterConfig, node: NodeConfig) -> Iterator[ConfigError
     if node.overload_retry_ms_min > node.overload_retry_ms_max:
         rule = f"it must be at most overload_retry_ms_max, {node.overload_retry_ms_max}"
         yield ConfigError("overload_retry_ms_min", node.overload_retry_ms_min, rule)
+    if node.peer_backoff_ms_min > node.peer_backoff_ms_max:
+        rule = f"it must be at most peer_backoff_ms_max, {node.peer_backoff_ms_max}"
+        yield ConfigError("peer_backoff_ms_min", node.peer_backoff_ms_min, rule)
     # A definition counts twice: as it came and as it is decided.
     largest = 2 * max(cluster.message_bytes_max, limits.definition_bytes_max)
     for field, least, reason in (
@@ -299,6 +329,8 @@ def _relations(cluster: ClusterConfig, node: NodeConfig) -> Iterator[ConfigError
             "twice payload_bytes_max, or an offer may never fit",
         ),
         ("submission_bytes_waiting_max", largest, "twice the largest call, or one may never get in"),
+        ("peer_silence_ms_max", 4 * node.peer_beat_ms, "four times peer_beat_ms, or a late beat looks like an end"),
+        ("peer_bytes_waiting_max", 2 * FRAME_BYTES_MAX, "twice the largest frame, or one may never get through"),
         ("submissions_waiting_max", 2 * limits.submissions_max, "twice submissions_max, or one call may never get in"),
     ):
         value = getattr(node, field)

@@ -108,8 +108,10 @@ class Rooms:
 
 
 # What belongs to work that exists must get in however many others call; so must whoever looks what is wrong.
-_RESERVED_SERVICES: Final = frozenset({"AgentService", "OperatorService"})
+_RESERVED_SERVICES: Final = frozenset({"AgentService", "OperatorService", "PeerService"})
 _RESERVED_METHODS: Final = frozenset({"CancelJob", "GetStatus"})
+# Streams of other nodes, and what they ask.
+_OF_NODES: Final = "stepward.internal."
 # Their answers may be large.
 _READS: Final = ("Get", "List", "Count", "Validate")
 
@@ -123,8 +125,22 @@ class CallShell:
         self._rooms = rooms
         self._admission = admission
         self._stalled_ms_max = stalled_ms_max
+        # Calls that have not returned; other nodes' streams, which never do, are not among them.
+        self._open = 0
+        self._quiet: asyncio.Future[None] | None = None
         # Asked once: one line a call costs a tenth of a small call.
         self._logs = logging.getLogger("stepward.calls").isEnabledFor(logging.DEBUG)
+
+    async def quiet(self) -> None:
+        """Wait until no call is in progress but streams of other nodes."""
+        if self._open:
+            self._quiet = asyncio.get_running_loop().create_future()
+            await self._quiet
+
+    def _left(self, counts: int) -> None:
+        self._open -= counts
+        if not self._open and self._quiet is not None and not self._quiet.done():
+            self._quiet.set_result(None)
 
     def serve(self, service: ServiceDescriptor, servicer: object) -> grpc.GenericRpcHandler:
         """The handlers of a service, each in the shell: methods of `servicer`, `SubmitJob` being `submit_job`.
@@ -150,6 +166,7 @@ class CallShell:
 
     def _shell(self, method: str, room: Room | None, handler: Callable[[Any, Any], Awaitable[Any]]) -> Any:
         counters, logs, admission = self._counters, self._logs, self._admission
+        counts = 0 if method.startswith(_OF_NODES) else 1
         by_code = counters.calls_by_code.setdefault(method, {})
 
         def ended(code: str) -> None:
@@ -158,6 +175,7 @@ class CallShell:
         async def call(request: Any, context: Context) -> Any:
             started = time.perf_counter() if logs else 0.0
             counters.calls += 1
+            self._open += counts
             try:
                 if room is not None and (full := room.enter(context)):
                     raise admission.overloaded(full)
@@ -178,6 +196,8 @@ class CallShell:
                 if logs:
                     _log.debug("call", method=method, code=OK, ms=_since(started))
                 return response
+            finally:
+                self._left(counts)
             ended(rejection.reason.value)
             if logs:
                 _log.debug("call", method=method, code=rejection.reason.value, ms=_since(started))

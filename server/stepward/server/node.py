@@ -15,6 +15,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # ships no types
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]  # ships no types
 
+from stepward.internal.v1 import peer_service_pb2
 from stepward.server import observe
 from stepward.server.admission import Admission
 from stepward.server.agent_calls import AgentCalls
@@ -32,6 +33,9 @@ from stepward.server.job_ids import JobIds, newest_job_id
 from stepward.server.logbook.identity import open_identity
 from stepward.server.logbook.replica import Instant, Replica
 from stepward.server.metrics import Exposition
+from stepward.server.peers import tls
+from stepward.server.peers.peering import Peering, check_addresses
+from stepward.server.peers.service import PeerService
 from stepward.server.probes import Probes
 from stepward.server.sessions import Sessions
 from stepward.server.shard import FlushGuard, Shard
@@ -70,6 +74,9 @@ SERVICES: Final = tuple(
     )
     for service in module.DESCRIPTOR.services_by_name.values()
 )
+
+# What only other nodes may call. Nobody is told of it.
+PEER_SERVICE: Final = peer_service_pb2.DESCRIPTOR.services_by_name["PeerService"]
 
 A = TypeVar("A", Sessions, AgentCalls)
 
@@ -118,6 +125,8 @@ class Node:
         StoreAbsent: There is no data in the directory; nobody makes a cluster by accident.
         StoreInUse: Another node runs on it.
         LogbookError: What lies there cannot be gone on with.
+        TlsUnusable: The files for TLS are not what they must be.
+        ConfigError: The configuration does not say where another node is.
     """
 
     def __init__(self, cluster: ClusterConfig, config: NodeConfig) -> None:
@@ -127,16 +136,20 @@ class Node:
         self._clock = SystemClock()
         self._guard = FlushGuard(config.flush_ms_max)
         self._fatal: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        if config.tls is not None:
+            tls.check(config.tls)
         with contextlib.ExitStack() as opened:
             store = CountedStore(config.data, self._counters, self._guard)
             opened.callback(store.close)
             self._admission = self._make_admission(store)
             self.identity: Identity = open_identity(store)
+            check_addresses(self.identity, config)
             self._shard = self._make_shard(store)
             self._free_bytes = store.free_bytes
             opened.pop_all()
         self._supervisor: Supervisor | None = None
         self._supervision: asyncio.Task[None] | None = None
+        self._supervised_epoch = 0
         self._shard.on_applied(self._on_applied)
         self._ready = asyncio.Event()
         self._gateway = self._make_gateway()
@@ -144,6 +157,9 @@ class Node:
         self._agent_calls = self._serve_agents(AgentCalls)
         self._vitals = self._make_vitals()
         self._probes: Probes | None = None
+        self._peering = Peering(
+            self.identity, self._shard, cluster=cluster, config=config, clock=self._clock, counters=self._counters
+        )
         self._health = health.aio.HealthServicer()
         self._server = self._make_server()
         self.address = ""
@@ -159,7 +175,7 @@ class Node:
         return self._counters
 
     async def start(self) -> None:
-        """Begin to listen and to step; returns when this node's epoch is open.
+        """Begin to listen and to step; a node that is alone returns when its epoch is open.
 
         Raises:
             AddressTaken: The address cannot be listened on.
@@ -168,7 +184,7 @@ class Node:
         self._start_probes()
         wanted = f"{self._config.host}:{self._config.port}"
         try:
-            port = self._server.add_insecure_port(wanted)
+            port = self._listen(wanted)
         except RuntimeError as error:
             raise AddressTaken(wanted) from error
         self.address = f"{self._config.host}:{port}"
@@ -176,13 +192,26 @@ class Node:
         self._shard.on_standing(self._on_standing)
         self._guard.start()
         self._shard.start()
-        await self._first(self._ready.wait())
+        self._peering.start()
+        if not self.identity.peers:
+            await self._first(self._ready.wait())
         for service in ("", *(service.full_name for service in SERVICES)):
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
         # What has been made so far lives as long as the process; the collector need not look at it again.
         gc.collect()
         gc.freeze()
-        _log.info("node_started", address=self.address, node_id=self.identity.node_id)
+        _log.info(
+            "node_started",
+            address=self.address,
+            node_id=self.identity.node_id,
+            peers=self.identity.peers,
+            tls=self._config.tls is not None,
+        )
+
+    def _listen(self, address: str) -> int:
+        if self._config.tls is None:
+            return self._server.add_insecure_port(address)
+        return self._server.add_secure_port(address, tls.server_credentials(self._config.tls))
 
     @property
     def http_address(self) -> str:
@@ -212,12 +241,17 @@ class Node:
         self._sessions.drain()
         self._agent_calls.drain()
         self._gateway.drain()
-        await self._server.stop(self._config.stop_grace_ms / 1_000)
+        stopped = asyncio.create_task(self._server.stop(self._config.stop_grace_ms / 1_000))
+        # Other nodes keep their streams open for ever, and the calls that are still here may need them until they end.
+        await asyncio.wait((asyncio.create_task(self._shell.quiet()), stopped), return_when=asyncio.FIRST_COMPLETED)
+        self._peering.drain()
+        await stopped
         if self._supervision is not None:
             self._supervision.cancel()
             await asyncio.gather(self._supervision, return_exceptions=True)
         self._vitals.stop()
         self._shard.stop()
+        await self._peering.stop()
         self._guard.stop()
         if self._probes is not None:
             self._probes.stop()
@@ -236,6 +270,9 @@ class Node:
 
     def _on_standing(self, standing: Standing) -> None:
         """Bind a supervisor to each epoch that this node opens."""
+        if standing.leads and standing.epoch == self._supervised_epoch:
+            return
+        self._supervised_epoch = standing.epoch if standing.leads else 0
         if self._supervision is not None:
             self._supervision.cancel()
         self._supervisor = self._supervision = None
@@ -333,16 +370,19 @@ class Node:
     def _make_server(self) -> grpc.aio.Server:
         server = grpc.aio.server(options=_server_options(self._cluster, self._config))
         rooms = Rooms(self._config)
-        shell = CallShell(self._counters, rooms, self._admission, stalled_ms_max=self._config.stalled_ms_max)
+        shell = self._shell = CallShell(
+            self._counters, rooms, self._admission, stalled_ms_max=self._config.stalled_ms_max
+        )
         servicers = self._servicers()
-        server.add_generic_rpc_handlers([shell.serve(service, servicers[service.name]) for service in SERVICES])
+        services = (*SERVICES, PEER_SERVICE)
+        server.add_generic_rpc_handlers([shell.serve(service, servicers[service.name]) for service in services])
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         names = (service.full_name for service in SERVICES)
         reflection.enable_server_reflection((*names, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         return server
 
     def _servicers(self) -> dict[str, object]:
-        """What serves each service of the contract."""
+        """What serves each service."""
         limits, gateway = self._cluster.limits, self._gateway
         return {
             "JobService": JobService(gateway, limits, JobWatch(gateway, limits)),
@@ -355,6 +395,7 @@ class Node:
                 vitals=self._vitals,
                 started_wall_ms=self._clock.wall_ms(),
             ),
+            "PeerService": PeerService(replicating=self._peering.replicating),
         }
 
 

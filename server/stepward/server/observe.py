@@ -55,6 +55,11 @@ class Counters(Struct):
     steps: int = 0
     # Commands that were handed to the replica.
     commands: int = 0
+    # Messages of other nodes that nobody could read.
+    frames_refused: int = 0
+    # Streams to other nodes that ended or could not be made, and streams of others that were not taken.
+    links_lost: int = 0
+    hellos_refused: int = 0
     # Calls that ended, and those of them that were refused.
     calls: int = 0
     refusals: int = 0

@@ -13,23 +13,23 @@ import threading
 import time
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from stepward.server import observe
 from stepward.server.core import keys
 from stepward.server.core.rejections import Reason, Rejection
 from stepward.server.gathering import INTAKE_SLICES, SLICE_MS, Gathering
-from stepward.server.logbook.replica import Instant, Proposal
+from stepward.server.logbook.outbox import Arrived, Instant, Linked, Proposal, Unlinked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from stepward.server.clock import Clock
     from stepward.server.config import NodeConfig
     from stepward.server.core.commands import Answer, AnyCommand
     from stepward.server.core.rows import Row
-    from stepward.server.logbook.outbox import Condition
-    from stepward.server.logbook.replica import Applied, Replica, Standing
+    from stepward.server.logbook.outbox import Applied, Condition, Frame, Letter, Standing
+    from stepward.server.logbook.replica import Replica
     from stepward.server.observe import Counters
     from stepward.server.store.live import CommittedRows
 
@@ -124,15 +124,19 @@ class Shard:
         self._on_fatal = on_fatal
         self._loop = asyncio.get_running_loop()
         # What came since the last step; the rest waits in the replica, which knows whose turn it is.
+        self._letters: list[Letter] = []
         self._renewals: list[Proposal] = []
         self._commands: list[Proposal] = []
         self._proposed: set[Ticket] = set()
         self._definitions: dict[bytes, Row] = {}
         self._timer: asyncio.Handle | None = None
         self._timer_is_tick = False
+        # Whether the next turn of the loop steps.
+        self._is_soon = False
         self._gathering = Gathering(config.gather_ms_max, config.gather_ms_max_slow)
         self._listeners: list[Callable[[Applied], None]] = []
         self._standing_listeners: list[Callable[[Standing], None]] = []
+        self._send: Callable[[Sequence[Frame]], None] = _nobody
         self._standing = replica.standing
         self._leader_seen = ""
         self._stepped_at_ms = clock.steady_ms()
@@ -183,12 +187,38 @@ class Shard:
         self._listeners.append(listener)
 
     def on_standing(self, listener: Callable[[Standing], None]) -> None:
-        """Tell `listener` whenever leadership or epoch has changed."""
+        """Tell `listener` whenever it has changed who leads, in which epoch, or whether this node takes part."""
         self._standing_listeners.append(listener)
+
+    def on_frames(self, send: Callable[[Sequence[Frame]], None]) -> None:
+        """Let `send` put the frames of each step on their streams, before anybody is told of anything else."""
+        self._send = send
 
     def start(self) -> None:
         """Begin to step."""
         self._schedule(0, is_tick=True)
+
+    # Other nodes.
+
+    def arrived(self, peer_id: str, connection: int, contents: Sequence[bytes]) -> None:
+        """Frames of another node. They share a step with what else has come in the same turn of the loop."""
+        self._letters += [Arrived(peer_id, connection, content) for content in contents]
+        self._hurry()
+
+    def linked(self, peer_id: str) -> None:
+        """A new stream to another node stands."""
+        self._letters.append(Linked(peer_id))
+        self._hurry()
+
+    def unlinked(self, peer_id: str) -> None:
+        """The stream to another node is gone."""
+        self._letters.append(Unlinked(peer_id))
+        self._hurry()
+
+    def _hurry(self) -> None:
+        """Step in the next turn of the loop, whoever gathers: another node waits, and for it everybody here."""
+        if not self._stopped and not self._is_soon:
+            self._schedule(0, is_tick=False)
 
     def stop(self) -> None:
         """Let go of the replica. Who still waits is told what is known of the command. Safe to repeat."""
@@ -265,7 +295,7 @@ class Shard:
         self._step_after(slice_ms, look)
 
     def _step_after(self, slice_ms: float, look: Callable[[], None]) -> None:
-        self._timer_is_tick = False
+        self._timer_is_tick = self._is_soon = False
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(slice_ms / 1_000, look)
@@ -273,21 +303,22 @@ class Shard:
     def _schedule(self, delay_ms: float, *, is_tick: bool) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer_is_tick = is_tick
+        self._timer_is_tick, self._is_soon = is_tick, delay_ms <= 0
         if delay_ms <= 0:
             self._timer = self._loop.call_soon(self._step)
         else:
             self._timer = self._loop.call_later(delay_ms / 1_000, self._step)
 
     def _step(self) -> None:
-        self._timer = None
+        self._timer, self._is_soon = None, False
         if self._stopped:
             return
+        commands = len(self._renewals) + len(self._commands)
         inbox = self._take()
         now = Instant(self._clock.steady_ms(), self._clock.wall_ms())
         began = time.perf_counter()
         try:
-            outbox = self._replica.step(now, inbox)
+            outbox = self._replica.step(now, cast("list[Proposal]", inbox))
         except Exception as error:  # noqa: BLE001 - whatever it was, a replica that raised may never be asked again
             _log.critical("replica_stopped", exc_info=True)
             self.stop()
@@ -296,35 +327,39 @@ class Shard:
         self._counters.steps += 1
         self._stepped_at_ms, self._fetching_from = now.steady_ms, outbox.fetch_from
         if inbox:
-            took_s = time.perf_counter() - began
-            self._gathering.learn(len(inbox), took_s * 1_000)
-            self._counters.step_s.note(took_s)
+            self._counters.step_s.note(time.perf_counter() - began)
+        if commands:
+            self._gathering.learn(commands, (time.perf_counter() - began) * 1_000)
         self._standing, before = outbox.standing, self._standing
         if self._standing.leader_id not in ("", self._leader_seen):
             self._leader_seen = self._standing.leader_id
             self._counters.leader_changes += 1
+        if outbox.frames:
+            self._send(outbox.frames)
         for answered in outbox.answers:
             self._proposed.discard(answered.token)
             self._answer(answered.token, answered.answer)
         for applied in outbox.applied:
             self._publish(applied)
-        if (before.leads, before.epoch) != (self._standing.leads, self._standing.epoch):
+        if _told_apart(before) != _told_apart(self._standing):
             self._tell_standing()
         self._schedule_next(outbox.wake_at_ms)
 
-    def _take(self) -> list[Proposal]:
-        """What the next step is given."""
-        inbox = [*self._renewals, *self._commands]
+    def _take(self) -> list[Letter]:
+        """What the next step is given; what other nodes say first, since it may decide what becomes of the rest."""
+        proposals = [*self._renewals, *self._commands]
         self._renewals.clear()
         self._commands.clear()
-        self._proposed.update(proposal.token for proposal in inbox)  # type: ignore[misc]  # tokens are tickets
-        self._counters.commands += len(inbox)
+        self._proposed.update(proposal.token for proposal in proposals)  # type: ignore[misc]  # tokens are tickets
+        self._counters.commands += len(proposals)
+        inbox: list[Letter] = [*self._letters, *proposals]
+        self._letters.clear()
         return inbox
 
     def _schedule_next(self, wake_at_ms: int) -> None:
         if self._stopped or (self._timer is not None and not self._timer_is_tick):
             return
-        if self._commands or self._renewals:
+        if self._letters or self._commands or self._renewals:
             self._schedule(0, is_tick=False)
             return
         wait_ms, slice_ms = wake_at_ms - self._clock.steady_ms(), self._gathering.intake_ms / INTAKE_SLICES
@@ -356,9 +391,25 @@ class Shard:
 
     def _tell_standing(self) -> None:
         standing = self._standing
-        _log.info("standing_changed", leads=standing.leads, epoch=standing.epoch, term=standing.term)
+        _log.info(
+            "standing_changed",
+            leads=standing.leads,
+            epoch=standing.epoch,
+            term=standing.term,
+            leader_id=standing.leader_id,
+            quarantined=standing.quarantined,
+        )
         for listener in self._standing_listeners:
             listener(standing)
+
+
+def _told_apart(standing: Standing) -> tuple[bool, int, str, bool]:
+    """What of a standing is told when it changes; the rest changes all the time."""
+    return standing.leads, standing.epoch, standing.leader_id, standing.quarantined
+
+
+def _nobody(frames: Sequence[Frame]) -> None:
+    raise AssertionError(f"a node without peers says something to {frames[0].peer_id}")
 
 
 class FlushGuard:

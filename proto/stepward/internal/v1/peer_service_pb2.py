@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'stepward/internal/v1/peer_service.proto\x12\x14stepward.internal.v1\"\x9f\x01\n\x05Hello\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x12\n\nto_node_id\x18\x03 \x01(\t\x12\x13\n\x0bincarnation\x18\x04 \x01(\x04\x12\x12\n\nconnection\x18\x05 \x01(\x04\x12\x18\n\x10protocol_version\x18\x06 \x01(\r\x12\x1a\n\x12\x63onfiguration_hash\x18\x07 \x01(\x0c\"/\n\x07Welcome\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\"N\n\x10ReplicateRequest\x12*\n\x05hello\x18\x01 \x01(\x0b\x32\x1b.stepward.internal.v1.Hello\x12\x0e\n\x06\x66rames\x18\x02 \x03(\x0c\"C\n\x11ReplicateResponse\x12.\n\x07welcome\x18\x01 \x01(\x0b\x32\x1d.stepward.internal.v1.Welcome\"\xa9\x01\n\x0e\x46orwardRequest\x12*\n\x05hello\x18\x01 \x01(\x0b\x32\x1b.stepward.internal.v1.Hello\x12\x38\n\x08\x63ommands\x18\x02 \x03(\x0b\x32&.stepward.internal.v1.ForwardedCommand\x12\x31\n\x05reads\x18\x03 \x03(\x0b\x32\".stepward.internal.v1.ReadQuestion\"m\n\x10\x46orwardedCommand\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0f\n\x07\x63ommand\x18\x02 \x01(\x0c\x12\x0e\n\x06urgent\x18\x03 \x01(\x08\x12\r\n\x05share\x18\x04 \x01(\t\x12\x0c\n\x04hops\x18\x05 \x01(\r\x12\x0f\n\x07wait_ms\x18\x06 \x01(\r\"\x1a\n\x0cReadQuestion\x12\n\n\x02id\x18\x01 \x01(\x04\"\xaa\x01\n\x0f\x46orwardResponse\x12.\n\x07welcome\x18\x01 \x01(\x0b\x32\x1d.stepward.internal.v1.Welcome\x12\x36\n\x07\x61nswers\x18\x02 \x03(\x0b\x32%.stepward.internal.v1.ForwardedAnswer\x12/\n\x05reads\x18\x03 \x03(\x0b\x32 .stepward.internal.v1.ReadAnswer\"?\n\x0f\x46orwardedAnswer\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0e\n\x06\x61nswer\x18\x02 \x01(\x0c\x12\x10\n\x08sequence\x18\x03 \x01(\x04\"=\n\nReadAnswer\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x11\n\trejection\x18\x03 \x01(\x0c\"N\n\x11\x45xportRowsRequest\x12*\n\x05hello\x18\x01 \x01(\x0b\x32\x1b.stepward.internal.v1.Hello\x12\r\n\x05shard\x18\x02 \x01(\r\"\xb3\x01\n\x12\x45xportRowsResponse\x12\x30\n\x04head\x18\x01 \x01(\x0b\x32 .stepward.internal.v1.ExportHeadH\x00\x12\x32\n\x05\x63hunk\x18\x02 \x01(\x0b\x32!.stepward.internal.v1.ExportChunkH\x00\x12.\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x1f.stepward.internal.v1.ExportEndH\x00\x42\x07\n\x05piece\"U\n\nExportHead\x12\x0c\n\x04head\x18\x01 \x01(\x0c\x12\x15\n\rapplied_index\x18\x02 \x01(\x04\x12\x14\n\x0c\x61pplied_term\x18\x03 \x01(\x04\x12\x0c\n\x04rows\x18\x04 \x01(\x04\"-\n\x0b\x45xportChunk\x12\x0c\n\x04rows\x18\x01 \x01(\x0c\x12\x10\n\x08\x63hecksum\x18\x02 \x01(\r\"\'\n\tExportEnd\x12\x0c\n\x04rows\x18\x01 \x01(\x04\x12\x0c\n\x04hash\x18\x02 \x01(\x0c\"$\n\x0eGetNodeRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\"\xca\x01\n\x0fGetNodeResponse\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x12\n\ncluster_id\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12\x10\n\x08start_id\x18\x04 \x01(\x0c\x12\x10\n\x08sequence\x18\x05 \x01(\x04\x12\x0c\n\x04hash\x18\x06 \x01(\x0c\x12\x1a\n\x12\x63onfiguration_hash\x18\x07 \x01(\x0c\x12\x12\n\nmember_ids\x18\x08 \x03(\t\x12\x1b\n\x13\x63luster_incarnation\x18\t \x01(\x04\"`\n\x13\x46oundClusterRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x12\n\nmember_ids\x18\x02 \x03(\t\x12\x10\n\x08start_id\x18\x03 \x01(\x0c\x12\x0f\n\x07wall_ms\x18\x04 \x01(\x03\"\x16\n\x14\x46oundClusterResponse2\xed\x03\n\x0bPeerService\x12`\n\tReplicate\x12&.stepward.internal.v1.ReplicateRequest\x1a\'.stepward.internal.v1.ReplicateResponse(\x01\x30\x01\x12Z\n\x07\x46orward\x12$.stepward.internal.v1.ForwardRequest\x1a%.stepward.internal.v1.ForwardResponse(\x01\x30\x01\x12\x61\n\nExportRows\x12\'.stepward.internal.v1.ExportRowsRequest\x1a(.stepward.internal.v1.ExportRowsResponse0\x01\x12V\n\x07GetNode\x12$.stepward.internal.v1.GetNodeRequest\x1a%.stepward.internal.v1.GetNodeResponse\x12\x65\n\x0c\x46oundCluster\x12).stepward.internal.v1.FoundClusterRequest\x1a*.stepward.internal.v1.FoundClusterResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'stepward/internal/v1/peer_service.proto\x12\x14stepward.internal.v1\"\x9f\x01\n\x05Hello\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x12\n\nto_node_id\x18\x03 \x01(\t\x12\x13\n\x0bincarnation\x18\x04 \x01(\x04\x12\x12\n\nconnection\x18\x05 \x01(\x04\x12\x18\n\x10protocol_version\x18\x06 \x01(\r\x12\x1a\n\x12\x63onfiguration_hash\x18\x07 \x01(\x0c\"/\n\x07Welcome\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\"b\n\x10ReplicateRequest\x12*\n\x05hello\x18\x01 \x01(\x0b\x32\x1b.stepward.internal.v1.Hello\x12\x0e\n\x06\x66rames\x18\x02 \x03(\x0c\x12\x12\n\nunfinished\x18\x03 \x01(\x08\"C\n\x11ReplicateResponse\x12.\n\x07welcome\x18\x01 \x01(\x0b\x32\x1d.stepward.internal.v1.Welcome\"\xa9\x01\n\x0e\x46orwardRequest\x12*\n\x05hello\x18\x01 \x01(\x0b\x32\x1b.stepward.internal.v1.Hello\x12\x38\n\x08\x63ommands\x18\x02 \x03(\x0b\x32&.stepward.internal.v1.ForwardedCommand\x12\x31\n\x05reads\x18\x03 \x03(\x0b\x32\".stepward.internal.v1.ReadQuestion\"m\n\x10\x46orwardedCommand\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0f\n\x07\x63ommand\x18\x02 \x01(\x0c\x12\x0e\n\x06urgent\x18\x03 \x01(\x08\x12\r\n\x05share\x18\x04 \x01(\t\x12\x0c\n\x04hops\x18\x05 \x01(\r\x12\x0f\n\x07wait_ms\x18\x06 \x01(\r\"\x1a\n\x0cReadQuestion\x12\n\n\x02id\x18\x01 \x01(\x04\"\xaa\x01\n\x0f\x46orwardResponse\x12.\n\x07welcome\x18\x01 \x01(\x0b\x32\x1d.stepward.internal.v1.Welcome\x12\x36\n\x07\x61nswers\x18\x02 \x03(\x0b\x32%.stepward.internal.v1.ForwardedAnswer\x12/\n\x05reads\x18\x03 \x03(\x0b\x32 .stepward.internal.v1.ReadAnswer\"?\n\x0f\x46orwardedAnswer\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0e\n\x06\x61nswer\x18\x02 \x01(\x0c\x12\x10\n\x08sequence\x18\x03 \x01(\x04\"=\n\nReadAnswer\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x11\n\trejection\x18\x03 \x01(\x0c\"N\n\x11\x45xportRowsRequest\x12*\n\x05hello\x18\x01 \x01(\x0b\x32\x1b.stepward.internal.v1.Hello\x12\r\n\x05shard\x18\x02 \x01(\r\"\xb3\x01\n\x12\x45xportRowsResponse\x12\x30\n\x04head\x18\x01 \x01(\x0b\x32 .stepward.internal.v1.ExportHeadH\x00\x12\x32\n\x05\x63hunk\x18\x02 \x01(\x0b\x32!.stepward.internal.v1.ExportChunkH\x00\x12.\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x1f.stepward.internal.v1.ExportEndH\x00\x42\x07\n\x05piece\"U\n\nExportHead\x12\x0c\n\x04head\x18\x01 \x01(\x0c\x12\x15\n\rapplied_index\x18\x02 \x01(\x04\x12\x14\n\x0c\x61pplied_term\x18\x03 \x01(\x04\x12\x0c\n\x04rows\x18\x04 \x01(\x04\"-\n\x0b\x45xportChunk\x12\x0c\n\x04rows\x18\x01 \x01(\x0c\x12\x10\n\x08\x63hecksum\x18\x02 \x01(\r\"\'\n\tExportEnd\x12\x0c\n\x04rows\x18\x01 \x01(\x04\x12\x0c\n\x04hash\x18\x02 \x01(\x0c\"$\n\x0eGetNodeRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\"\xca\x01\n\x0fGetNodeResponse\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x12\n\ncluster_id\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12\x10\n\x08start_id\x18\x04 \x01(\x0c\x12\x10\n\x08sequence\x18\x05 \x01(\x04\x12\x0c\n\x04hash\x18\x06 \x01(\x0c\x12\x1a\n\x12\x63onfiguration_hash\x18\x07 \x01(\x0c\x12\x12\n\nmember_ids\x18\x08 \x03(\t\x12\x1b\n\x13\x63luster_incarnation\x18\t \x01(\x04\"`\n\x13\x46oundClusterRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x12\n\nmember_ids\x18\x02 \x03(\t\x12\x10\n\x08start_id\x18\x03 \x01(\x0c\x12\x0f\n\x07wall_ms\x18\x04 \x01(\x03\"\x16\n\x14\x46oundClusterResponse2\xed\x03\n\x0bPeerService\x12`\n\tReplicate\x12&.stepward.internal.v1.ReplicateRequest\x1a\'.stepward.internal.v1.ReplicateResponse(\x01\x30\x01\x12Z\n\x07\x46orward\x12$.stepward.internal.v1.ForwardRequest\x1a%.stepward.internal.v1.ForwardResponse(\x01\x30\x01\x12\x61\n\nExportRows\x12\'.stepward.internal.v1.ExportRowsRequest\x1a(.stepward.internal.v1.ExportRowsResponse0\x01\x12V\n\x07GetNode\x12$.stepward.internal.v1.GetNodeRequest\x1a%.stepward.internal.v1.GetNodeResponse\x12\x65\n\x0c\x46oundCluster\x12).stepward.internal.v1.FoundClusterRequest\x1a*.stepward.internal.v1.FoundClusterResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,39 +36,39 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WELCOME']._serialized_start=227
   _globals['_WELCOME']._serialized_end=274
   _globals['_REPLICATEREQUEST']._serialized_start=276
-  _globals['_REPLICATEREQUEST']._serialized_end=354
-  _globals['_REPLICATERESPONSE']._serialized_start=356
-  _globals['_REPLICATERESPONSE']._serialized_end=423
-  _globals['_FORWARDREQUEST']._serialized_start=426
-  _globals['_FORWARDREQUEST']._serialized_end=595
-  _globals['_FORWARDEDCOMMAND']._serialized_start=597
-  _globals['_FORWARDEDCOMMAND']._serialized_end=706
-  _globals['_READQUESTION']._serialized_start=708
-  _globals['_READQUESTION']._serialized_end=734
-  _globals['_FORWARDRESPONSE']._serialized_start=737
-  _globals['_FORWARDRESPONSE']._serialized_end=907
-  _globals['_FORWARDEDANSWER']._serialized_start=909
-  _globals['_FORWARDEDANSWER']._serialized_end=972
-  _globals['_READANSWER']._serialized_start=974
-  _globals['_READANSWER']._serialized_end=1035
-  _globals['_EXPORTROWSREQUEST']._serialized_start=1037
-  _globals['_EXPORTROWSREQUEST']._serialized_end=1115
-  _globals['_EXPORTROWSRESPONSE']._serialized_start=1118
-  _globals['_EXPORTROWSRESPONSE']._serialized_end=1297
-  _globals['_EXPORTHEAD']._serialized_start=1299
-  _globals['_EXPORTHEAD']._serialized_end=1384
-  _globals['_EXPORTCHUNK']._serialized_start=1386
-  _globals['_EXPORTCHUNK']._serialized_end=1431
-  _globals['_EXPORTEND']._serialized_start=1433
-  _globals['_EXPORTEND']._serialized_end=1472
-  _globals['_GETNODEREQUEST']._serialized_start=1474
-  _globals['_GETNODEREQUEST']._serialized_end=1510
-  _globals['_GETNODERESPONSE']._serialized_start=1513
-  _globals['_GETNODERESPONSE']._serialized_end=1715
-  _globals['_FOUNDCLUSTERREQUEST']._serialized_start=1717
-  _globals['_FOUNDCLUSTERREQUEST']._serialized_end=1813
-  _globals['_FOUNDCLUSTERRESPONSE']._serialized_start=1815
-  _globals['_FOUNDCLUSTERRESPONSE']._serialized_end=1837
-  _globals['_PEERSERVICE']._serialized_start=1840
-  _globals['_PEERSERVICE']._serialized_end=2333
+  _globals['_REPLICATEREQUEST']._serialized_end=374
+  _globals['_REPLICATERESPONSE']._serialized_start=376
+  _globals['_REPLICATERESPONSE']._serialized_end=443
+  _globals['_FORWARDREQUEST']._serialized_start=446
+  _globals['_FORWARDREQUEST']._serialized_end=615
+  _globals['_FORWARDEDCOMMAND']._serialized_start=617
+  _globals['_FORWARDEDCOMMAND']._serialized_end=726
+  _globals['_READQUESTION']._serialized_start=728
+  _globals['_READQUESTION']._serialized_end=754
+  _globals['_FORWARDRESPONSE']._serialized_start=757
+  _globals['_FORWARDRESPONSE']._serialized_end=927
+  _globals['_FORWARDEDANSWER']._serialized_start=929
+  _globals['_FORWARDEDANSWER']._serialized_end=992
+  _globals['_READANSWER']._serialized_start=994
+  _globals['_READANSWER']._serialized_end=1055
+  _globals['_EXPORTROWSREQUEST']._serialized_start=1057
+  _globals['_EXPORTROWSREQUEST']._serialized_end=1135
+  _globals['_EXPORTROWSRESPONSE']._serialized_start=1138
+  _globals['_EXPORTROWSRESPONSE']._serialized_end=1317
+  _globals['_EXPORTHEAD']._serialized_start=1319
+  _globals['_EXPORTHEAD']._serialized_end=1404
+  _globals['_EXPORTCHUNK']._serialized_start=1406
+  _globals['_EXPORTCHUNK']._serialized_end=1451
+  _globals['_EXPORTEND']._serialized_start=1453
+  _globals['_EXPORTEND']._serialized_end=1492
+  _globals['_GETNODEREQUEST']._serialized_start=1494
+  _globals['_GETNODEREQUEST']._serialized_end=1530
+  _globals['_GETNODERESPONSE']._serialized_start=1533
+  _globals['_GETNODERESPONSE']._serialized_end=1735
+  _globals['_FOUNDCLUSTERREQUEST']._serialized_start=1737
+  _globals['_FOUNDCLUSTERREQUEST']._serialized_end=1833
+  _globals['_FOUNDCLUSTERRESPONSE']._serialized_start=1835
+  _globals['_FOUNDCLUSTERRESPONSE']._serialized_end=1857
+  _globals['_PEERSERVICE']._serialized_start=1860
+  _globals['_PEERSERVICE']._serialized_end=2353
 # @@protoc_insertion_point(module_scope)

@@ -98,23 +98,27 @@ class ReplicateRequest(_message.Message):
 
     HELLO_FIELD_NUMBER: _builtins.int
     FRAMES_FIELD_NUMBER: _builtins.int
+    UNFINISHED_FIELD_NUMBER: _builtins.int
+    unfinished: _builtins.bool
+    """The last of them goes on with the first of the next message."""
     @_builtins.property
     def hello(self) -> Global___Hello:
         """Only in the first message."""
 
     @_builtins.property
     def frames(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """Messages of the logbook, in order, each encoded by the logbook itself."""
+        """Messages of the logbook, in order, each encoded by the logbook itself. Without any: the stream still stands."""
 
     def __init__(
         self,
         *,
         hello: Global___Hello | None = ...,
         frames: _abc.Iterable[_builtins.bytes] | None = ...,
+        unfinished: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frames", b"frames", "hello", b"hello"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frames", b"frames", "hello", b"hello", "unfinished", b"unfinished"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,10 @@
+"""What the nodes of a cluster say to each other: who speaks, over what, and what is taken.
+
+Reading order:
+
+1. `handshake`: who may speak, decided before anything else is taken. `tls` says which node a certificate names.
+2. `channels`: connections to other nodes.
+3. `pieces`, `link` and `links`: streams to other nodes, which carry the frames of the logbook.
+4. `replicating`: such streams of other nodes. `service`: all calls that only nodes may make.
+5. `peering`: all of it, put together.
+"""

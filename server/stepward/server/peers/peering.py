@@ -1,0 +1,78 @@
+"""All that a node needs to talk with the others, put together."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from stepward.server.config import ConfigError
+from stepward.server.peers.channels import PeerChannels
+from stepward.server.peers.handshake import Doorkeeper, Introduction
+from stepward.server.peers.links import Links
+from stepward.server.peers.replicating import Replicating
+
+if TYPE_CHECKING:
+    from stepward.server.clock import Clock
+    from stepward.server.config import ClusterConfig, NodeConfig
+    from stepward.server.logbook.identity import Identity
+    from stepward.server.observe import Counters
+    from stepward.server.shard import Shard
+
+
+class Peering:
+    """The other nodes, as this one meets them. Belongs to the thread of the event loop."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        shard: Shard,
+        *,
+        cluster: ClusterConfig,
+        config: NodeConfig,
+        clock: Clock,
+        counters: Counters,
+    ) -> None:
+        self.us = Introduction(
+            cluster_id=identity.cluster_id,
+            node_id=identity.node_id,
+            incarnation=identity.node_incarnation,
+            members=frozenset(identity.members),
+            configuration_hash=cluster.fingerprint(),
+        )
+        self.doorkeeper = Doorkeeper(self.us, has_tls=config.tls is not None, trusted_network=config.trusted_network)
+        self.channels = PeerChannels(config.nodes, config)
+        self.links = Links(
+            self.us,
+            config=config,
+            counters=counters,
+            wall_ms=clock.wall_ms(),
+            rng=random.Random(random.SystemRandom().getrandbits(128)),
+            ends=shard,
+        )
+        self.replicating = Replicating(self.doorkeeper, receiver=shard, watcher=self.links, counters=counters)
+        shard.on_frames(self.links.send)
+
+    def start(self) -> None:
+        """Begin to make streams to the others."""
+        self.links.start()
+
+    def drain(self) -> None:
+        """Let go of the streams of the others: this node stops."""
+        self.replicating.drain()
+
+    async def stop(self) -> None:
+        """Let go of everything."""
+        await self.links.stop()
+        await self.channels.close()
+
+
+def check_addresses(identity: Identity, config: NodeConfig) -> None:
+    """See that the others can be reached.
+
+    Raises:
+        ConfigError: The configuration does not say where one is.
+    """
+    unknown = sorted(set(identity.peers) - set(config.nodes))
+    if unknown:
+        rule = f"it must say where {', '.join(unknown)} can be reached, with which this node makes a cluster"
+        raise ConfigError("nodes", dict(config.nodes), rule)

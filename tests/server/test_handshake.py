@@ -1,0 +1,172 @@
+"""Who may speak as another node, and what is remembered of those who did."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stepward.internal.v1 import peer_service_pb2 as pb
+from stepward.server.core.rejections import Reason, Refused
+from stepward.server.peers.handshake import NEWEST_CONNECTION, Doorkeeper, is_local, why_refused
+from tests.server.peer_host import introduction
+
+US = introduction("n2")
+
+
+class Caller:
+    """What a call says of who makes it."""
+
+    def __init__(self, peer: str = "ipv4:127.0.0.1:4711", *uris: str) -> None:
+        self._peer = peer
+        self._uris = [uri.encode() for uri in uris]
+
+    def peer(self) -> str:
+        return self._peer
+
+    def auth_context(self) -> dict[str, list[bytes]]:
+        return {"peer_uri": self._uris} if self._uris else {}
+
+
+def hello(**fields: Any) -> pb.Hello:
+    """One that fits, but for some fields."""
+    message = introduction("n1").hello("n2", 1)
+    for name, value in fields.items():
+        setattr(message, name, value)
+    return message
+
+
+def doorkeeper(*, has_tls: bool = False, trusted_network: bool = False) -> Doorkeeper:
+    return Doorkeeper(US, has_tls=has_tls, trusted_network=trusted_network)
+
+
+def admitted(keeper: Doorkeeper, message: pb.Hello, caller: Caller | None = None, *, stream: bool = True) -> str:
+    """Why a hello is not let in; empty when it is."""
+    admit: Any = keeper.admit_stream if stream else keeper.admit
+    try:
+        admit(message, caller or Caller())
+    except Refused as refused:
+        return f"{refused.rejection.reason.value}: {refused.rejection.message}"
+    return ""
+
+
+def test_what_fits_is_taken() -> None:
+    """The hello of one node passes at the other."""
+    assert why_refused(US, hello()) is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason", "words"),
+    [
+        ({"protocol_version": 0}, Reason.PROTOCOL_VERSION, "protocol version 0 is not spoken here; this is 1"),
+        ({"protocol_version": 2}, Reason.PROTOCOL_VERSION, "protocol version 2 is not spoken here; this is 1"),
+        ({"cluster_id": "other"}, Reason.NODE_STATE, "n1 is of cluster other; this is cluster"),
+        ({"to_node_id": "n3"}, Reason.NODE_STATE, "n1 looks for n3, and this is n2"),
+        ({"node_id": "n4"}, Reason.NODE_STATE, "n4 is none of the other nodes of this cluster, which are: n1, n3"),
+        ({"node_id": "n2"}, Reason.NODE_STATE, "n2 is none of the other nodes"),
+        ({"node_id": ""}, Reason.NODE_STATE, " is none of the other nodes"),
+        ({"configuration_hash": b""}, Reason.NODE_STATE, "n1 is configured otherwise"),
+        # What somebody claims is told, but not all of it.
+        ({"cluster_id": "x" * 65}, Reason.NODE_STATE, f"n1 is of cluster {'x' * 64}...; this is"),
+    ],
+)
+def test_what_does_not_fit_is_refused(fields: dict[str, Any], reason: Reason, words: str) -> None:
+    """The reason names both sides."""
+    why = why_refused(US, hello(**fields))
+
+    assert why is not None
+    assert why.reason is reason
+    assert why.message.startswith(words)
+
+
+def test_incarnation_and_number_of_the_stream_only_grow() -> None:
+    """A newer incarnation begins anew; nothing that was refused is remembered."""
+    keeper = doorkeeper()
+    told = [
+        bool(admitted(keeper, hello(incarnation=incarnation, connection=connection, **fields)))
+        for incarnation, connection, fields in (
+            (2, 5, {}),
+            (2, 5, {}),
+            (2, 6, {}),
+            (1, 9, {}),
+            (3, 1, {"cluster_id": "other"}),
+            (2, 7, {}),
+            (3, 1, {}),
+            (2, 8, {}),
+        )
+    ]
+
+    assert told == [False, True, False, True, True, False, False, True]
+
+
+def test_numbers_matter_for_streams_that_replace_each_other_only() -> None:
+    """Other calls come beside them."""
+    keeper = doorkeeper()
+
+    assert admitted(keeper, hello(connection=5)) == ""
+    assert admitted(keeper, hello(connection=0), stream=False) == ""
+
+
+def test_refused_number_tells_the_newest() -> None:
+    """So that a node whose wall clock went back can begin above it."""
+    keeper = doorkeeper()
+    keeper.admit_stream(hello(connection=5), Caller())  # type: ignore[arg-type]  # all that is asked of a context
+    with pytest.raises(Refused) as caught:
+        keeper.admit_stream(hello(connection=5), Caller())  # type: ignore[arg-type]  # all that is asked of it
+
+    assert caught.value.rejection.metadata == {NEWEST_CONNECTION: "5"}
+
+
+@pytest.mark.parametrize(
+    ("uris", "words"),
+    [
+        (["stepward://node/n1"], ""),
+        (["stepward://node/n3", "stepward://node/n1"], ""),
+        ([], "NOT_ALLOWED: this call is for nodes: its certificate must name stepward://node/n1, and names no node"),
+        (["stepward://client/n1"], "NOT_ALLOWED: this call is for nodes"),
+        (["stepward://agent/n1"], "NOT_ALLOWED: this call is for nodes"),
+        (
+            ["stepward://node/n3"],
+            "NOT_ALLOWED: this call is for nodes: its certificate must name stepward://node/n1, an",
+        ),
+        (["stepward://node/n11"], "NOT_ALLOWED: this call is for nodes"),
+        (["x-stepward://node/n1"], "NOT_ALLOWED: this call is for nodes"),
+    ],
+)
+def test_certificate_says_which_node_speaks(uris: list[str], words: str) -> None:
+    """A client's certificate is as good as a node's for public calls, and for nothing here."""
+    caller = Caller("ipv4:192.0.2.7:4711", *uris)
+
+    told = admitted(doorkeeper(has_tls=True), hello(), caller)
+
+    assert told.startswith(words) if words else told == ""
+
+
+def test_without_tls_only_this_machine_is_heard() -> None:
+    """Unless somebody vouches for the network."""
+    stranger = Caller("ipv4:192.0.2.7:4711")
+
+    assert admitted(doorkeeper(), hello(), stranger).startswith("NOT_ALLOWED: without TLS other nodes are only taken")
+    assert admitted(doorkeeper(trusted_network=True), hello(), stranger) == ""
+
+
+@pytest.mark.parametrize(
+    ("peer", "local"),
+    [
+        ("ipv4:127.0.0.1:80", True),
+        ("ipv4:127.9.9.9:80", True),
+        ("ipv6:[::1]:80", True),
+        ("ipv6:%5B::1%5D:80", True),
+        ("ipv6:[::ffff:127.0.0.1]:80", True),
+        ("unix:/tmp/socket", True),
+        ("ipv4:192.0.2.7:80", False),
+        ("ipv6:[2001:db8::1]:80", False),
+        ("ipv6:[fe80::1%25eth0]:80", False),
+        ("ipv6:[::ffff:192.0.2.7]:80", False),
+        ("vsock:1:2", False),
+        ("", False),
+    ],
+)
+def test_is_local(peer: str, local: bool) -> None:
+    """In whatever form gRPC names a caller."""
+    assert is_local(peer) is local
