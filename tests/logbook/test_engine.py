@@ -1,5 +1,6 @@
 """pysyncobj at its seams: what must be there, and that nothing is promised before it is durable."""
 
+import random
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -7,23 +8,26 @@ from typing import Any
 import msgspec
 import pysyncobj
 import pysyncobj.syncobj
+import pysyncobj.transport
 import pysyncobj.version
 import pytest
 
 from stepward.server.logbook import engine as engines
-from stepward.server.logbook.engine import Engine, check_version
+from stepward.server.logbook import frames
+from stepward.server.logbook import raft as rafts
+from stepward.server.logbook.engine import Engine
 from stepward.server.logbook.errors import BatchUnreadable, EngineUnfit
-from stepward.server.logbook.transport import FlushingTransport, no_wire
+from stepward.server.logbook.raft import check_fields, check_version
 from stepward.server.store import facts
 from stepward.server.store.memory import MemoryStore
 from tests.logbook import toy
 
 OPEN_FILES = Path("/proc/self/fd")
-EVERYTHING = SimpleNamespace(**dict.fromkeys(engines._METHODS)), SimpleNamespace(**dict.fromkeys(engines._GLOBALS))
+EVERYTHING = tuple(SimpleNamespace(**dict.fromkeys(names)) for names in (rafts.METHODS, rafts.GLOBALS, rafts.SEAM))
 
 
 def test_installed_version_fits() -> None:
-    check_version(pysyncobj.version.VERSION, pysyncobj.SyncObj, pysyncobj.syncobj)
+    check_version(pysyncobj.version.VERSION, pysyncobj.SyncObj, pysyncobj.syncobj, pysyncobj.transport.Transport)
 
 
 def test_other_version_is_refused() -> None:
@@ -34,15 +38,15 @@ def test_other_version_is_refused() -> None:
     assert caught.value.version == "0.3.18"
 
 
-@pytest.mark.parametrize("name", [*engines._METHODS, *engines._GLOBALS])
+@pytest.mark.parametrize("name", [*rafts.METHODS, *rafts.GLOBALS, *rafts.SEAM])
 def test_missing_name_is_refused(name: str) -> None:
     """An override of a method that is called no more would do nothing, in silence."""
-    library, globals_ = (SimpleNamespace(**vars(part)) for part in EVERYTHING)
-    for part in (library, globals_):
+    parts = [SimpleNamespace(**vars(part)) for part in EVERYTHING]
+    for part in parts:
         vars(part).pop(name, None)
 
     with pytest.raises(EngineUnfit) as caught:
-        check_version("0.3.17", library, globals_)
+        check_version("0.3.17", *parts)
     assert caught.value.missing == (name,)
 
 
@@ -53,9 +57,8 @@ class Applies:
         self.store = store
         self.journal = toy.journal(store)
         self.applied: list[tuple[int, bytes]] = []
-        transport = FlushingTransport(store.commit, no_wire)
         self.engine = Engine(
-            node_id="n1", peers=(), journal=self.journal, transport=transport, apply=self.apply, now_ms=1_000
+            node_id="n1", peers=(), journal=self.journal, apply=self.apply, now_ms=1_000, rng=random.Random(1)
         )
 
     def apply(self, index: int, command: bytes) -> None:
@@ -192,68 +195,63 @@ def test_pysyncobj_does_not_compact_when_time_passes() -> None:
     assert len(replica._journal) == 23
 
 
+def test_missing_field_is_refused() -> None:
+    """What would be written to it would be read by nobody."""
+    made = SimpleNamespace(**dict.fromkeys(rafts.FIELDS[1:]))
+
+    with pytest.raises(EngineUnfit) as caught:
+        check_fields(made, timer_seen=False)
+    assert caught.value.missing == (rafts.FIELDS[0], "_SyncObj__raftElectionDeadline")
+
+
 def test_vote_for_itself_is_durable_before_it_is_asked_for() -> None:
     """A candidate that forgets its own vote could vote twice in one term."""
     replica = toy.start(toy.new_store(), kind=toy.PeeredReplica)
     replica.peer.connect()
     replica.step(toy.at(0), [])
-    replica.step(toy.at(700), [])
+    replica.win(700)
 
-    asked = replica.sent[0]
-    assert asked["type"] == "request_vote"
-    assert msgspec.msgpack.decode(asked["durable"].fact(facts.TERM)) == [asked["term"], "n1"]
+    asked = next(sent for sent in replica.sent if isinstance(sent.message, frames.VoteRequest))
+    assert msgspec.msgpack.decode(asked.durable.fact(facts.TERM)) == [asked.message.term, "n1"]
 
 
 def test_vote_for_another_is_durable_before_it_is_given() -> None:
     replica = toy.start(toy.new_store(), kind=toy.PeeredReplica)
     replica.peer.connect()
-    replica.step(toy.at(0), [])
-    replica.peer.say(type="request_vote", term=9, last_log_index=5, last_log_term=5)
+    replica.step(toy.at(300), [])
+    replica.peer.say(frames.VoteRequest(term=9, last_index=5, last_term=5, transfer=False))
+    replica.step(toy.at(300), [])
 
     given = replica.sent[0]
-    assert given["type"] == "response_vote"
-    assert msgspec.msgpack.decode(given["durable"].fact(facts.TERM)) == [9, "n2"]
+    assert given.message == frames.Vote(9)
+    assert msgspec.msgpack.decode(given.durable.fact(facts.TERM)) == [9, "n2"]
 
 
 def test_entries_are_durable_before_they_are_acknowledged() -> None:
     replica = toy.start(toy.new_store(), kind=toy.PeeredReplica)
     replica.peer.connect()
     replica.step(toy.at(0), [])
-    entries = [(engines.NO_OP, 2, 5)]
-    replica.peer.say(type="append_entries", term=5, commit_index=1, entries=entries, prevLogIdx=1, prevLogTerm=0)
-
-    acknowledged = replica.sent[0]
-    assert (acknowledged["type"], acknowledged["next_node_idx"]) == ("next_node_idx", 3)
-    replica._store.lose_uncommitted()
-    assert toy.journal(replica._store)[-1] == (engines.NO_OP, 2, 5)
-
-
-def test_commands_are_not_forwarded_by_pysyncobj() -> None:
-    """They would pass every check of ours."""
-    replica = toy.start(toy.new_store(), kind=toy.PeeredReplica)
-    replica.peer.connect()
-    transport = replica.peer._transport
-
-    assert transport.send(replica.peer._node, {"type": "apply_command", "command": b"\x00"}) is False
-    assert transport.send(replica.peer._node, {"type": "apply_command_response", "request_id": 1}) is False
+    replica.peer.append(term=5, previous=(1, 0), entries=[(engines.NO_OP, 5)], commit_index=1)
     assert replica.sent == []
+    replica.step(toy.at(0), [])
+
+    acknowledged = replica.sent[0].message
+    assert (acknowledged.matches, acknowledged.next_index) == (True, 3)
+    replica._store.lose_uncommitted()
+    assert toy.journal(replica._store).last == (2, 5)
+
+
+def test_pysyncobj_says_nothing_that_has_no_message() -> None:
+    """A forwarded command would pass every check of ours."""
+    alone = Applies(toy.new_store())
+
+    with pytest.raises(AssertionError, match="apply_command"):
+        alone.engine._raft._seam.send(SimpleNamespace(id="n2"), {"type": "apply_command", "command": b"\x00"})
 
 
 def test_a_cluster_of_one_talks_to_nobody() -> None:
-    with pytest.raises(AssertionError):
-        no_wire("n2", {"type": "request_vote"})
+    alone = Applies(toy.new_store())
+    for ms in range(1_000, 3_000, 10):
+        alone.engine.tick(ms)
 
-
-def test_what_a_message_promises_is_durable_before_it_leaves() -> None:
-    """A vote that a restart could forget would be given twice; and what is not sent need not be flushed."""
-    happened: list[str] = []
-
-    def wire(peer_id: str, message: dict[str, Any]) -> bool:
-        happened.append(f"{message['type']} to {peer_id}")
-        return True
-
-    transport = FlushingTransport(lambda: happened.append("flush"), wire)
-
-    assert transport.send(SimpleNamespace(id="n2"), {"type": "response_vote"})
-    assert not transport.send(SimpleNamespace(id="n2"), {"type": "apply_command"})
-    assert happened == ["flush", "response_vote to n2"]
+    assert alone.engine.release() == []

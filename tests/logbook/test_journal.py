@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -25,7 +26,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     made.close()
 
 
-def filled(store: Store, last: int, **bounds: int) -> StoreJournal:
+def filled(store: Store, last: int, **bounds: Any) -> StoreJournal:
     """A journal with entries up to `last`, all of them applied."""
     journal = toy.journal(store, **bounds)
     for index in range(2, last + 1):
@@ -35,13 +36,13 @@ def filled(store: Store, last: int, **bounds: int) -> StoreJournal:
 
 
 def indices(journal: StoreJournal) -> list[int]:
-    return [index for _, index, _ in journal[:]]
+    return [entry.index for entry in journal[:]]
 
 
 def test_new_journal_holds_the_entry_that_all_agree_on(store: Store) -> None:
     journal = toy.journal(store)
 
-    assert journal[:] == [(b"\x01", 1, 0)]
+    assert journal[:] == [(b"\x01", 1, 0, None)]
     assert (journal.applied, journal.getCurrentTerm(), journal.getVotedForNodeId()) == (1, 0, None)
 
 
@@ -54,9 +55,9 @@ def test_entries_are_there_again(store: Store) -> None:
     store.commit()
     again = toy.journal(store)
 
-    assert again[:] == [(b"\x01", 1, 0), (b"\x00two", 2, 4), (b"\x01", 3, 5)]
+    assert again[:] == [(b"\x01", 1, 0, None), (b"\x00two", 2, 4, 0), (b"\x01", 3, 5, 0)]
     assert (again.applied, again.getCurrentTerm(), again.getVotedForNodeId()) == (2, 6, "n2")
-    assert again[-1] == (b"\x01", 3, 5)
+    assert again[-1] == (b"\x01", 3, 5, 0)
     assert len(again) == 3
 
 
@@ -86,7 +87,7 @@ def test_conflicting_tail_is_replaced(store: Store) -> None:
     store.commit()
 
     assert indices(toy.journal(store)) == [1, 2, 3, 4]
-    assert toy.journal(store)[-1] == (b"\x00better", 4, 2)
+    assert toy.journal(store)[-1] == (b"\x00better", 4, 2, 0)
 
 
 def test_truncated_bytes_do_not_count() -> None:
@@ -290,7 +291,7 @@ def test_journal_begins_anew_on_rows_of_another_node(store: Store) -> None:
     assert (journal.applied, journal.term_of(90), journal.term_of(5), len(journal)) == (90, 6, None, 1)
     assert (journal.getCurrentTerm(), journal.getVotedForNodeId()) == (7, "n2")
     journal.add(b"\x00next", 91, 7)
-    assert toy.journal(store)[-1] == (b"\x00next", 91, 7)
+    assert toy.journal(store)[-1] == (b"\x00next", 91, 7, 0)
 
 
 @pytest.mark.parametrize("value", [b"", msgspec.msgpack.encode("five")])

@@ -4,7 +4,7 @@ import pytest
 
 from stepward.server.core import rows
 from stepward.server.logbook import batch as batches
-from stepward.server.logbook import engine
+from stepward.server.logbook import engine, frames
 from stepward.server.logbook.errors import ReplicaStopped
 from stepward.server.logbook.outbox import ReplicaLimits
 from stepward.server.store import facts
@@ -17,9 +17,14 @@ def elected(*, until_ms: int = 700) -> toy.PeeredReplica:
     replica: toy.PeeredReplica = toy.start(toy.new_store(), kind=toy.PeeredReplica)
     replica.peer.connect()
     replica.step(at(0), [])
-    replica.step(at(until_ms), [])
-    replica.peer.vote(replica.standing.term)
+    replica.win(until_ms)
     return replica
+
+
+def sent_commands(replica: toy.PeeredReplica) -> list[bytes]:
+    """What left, message by message."""
+    appends = [sent.message for sent in replica.sent]
+    return [entry.command for one in appends if isinstance(one, frames.Append) for entry in one.entries]
 
 
 def leading() -> toy.PeeredReplica:
@@ -81,7 +86,7 @@ def test_proposal_leaves_in_its_step() -> None:
     replica.sent.clear()
     replica.step(at(730), proposals(Add()))
 
-    assert [entry[0] for message in replica.sent for entry in message["entries"]] == [replica._journal[-1][0]]
+    assert sent_commands(replica) == [replica._journal[-1][0]]
 
 
 def test_large_batch_travels_in_one_piece() -> None:
@@ -90,12 +95,12 @@ def test_large_batch_travels_in_one_piece() -> None:
     replica.sent.clear()
     replica.step(at(730), proposals(Add(rows_written=70, row_bytes=100_000)))
 
-    assert [entry[0] for message in replica.sent for entry in message["entries"]] == [replica._journal[-1][0]]
+    assert sent_commands(replica) == [replica._journal[-1][0]]
     assert len(replica._journal[-1][0]) > 7_000_000
 
 
 def test_peer_that_is_too_far_behind_does_not_hold_up_the_step() -> None:
-    """It is told so again and again until time has passed; here time passes by looking at the clock."""
+    """It is told so once a period; stock pysyncobj told it so until time had passed."""
     replica = leading()
     for ms in range(1_000):
         replica.step(at(730 + ms), proposals(Add()))
@@ -106,10 +111,10 @@ def test_peer_that_is_too_far_behind_does_not_hold_up_the_step() -> None:
         replica.step(at(ms), [])
         replica.peer.acknowledge()
     replica.sent.clear()
-    replica.peer.say(type="next_node_idx", next_node_idx=1, reset=True, success=False)
+    replica.peer.refuse(next_index=1)
     replica.step(at(1_900), [])
 
-    assert 0 < len(replica.sent) < 1_000
+    assert [type(sent.message) for sent in replica.sent] == [frames.Compacted]
 
 
 def test_commands_gather_while_a_batch_travels() -> None:
@@ -159,9 +164,7 @@ def test_batch_of_unknown_fate_may_be_applied_later() -> None:
     last = replica._journal[-1]
     replica.peer.depose(term=9)
     assert reasons(replica.step(at(740), []).answers) == {0: "COMMIT_UNKNOWN"}
-    replica.peer.say(
-        type="append_entries", term=9, commit_index=last[1], entries=[], prevLogIdx=last[1], prevLogTerm=last[2]
-    )
+    replica.peer.append(term=9, previous=(last.index, last.term), entries=[], commit_index=last.index)
     outbox = replica.step(at(750), [])
 
     assert [(one.sequence, one.epoch, one.changes) for one in outbox.applied] == [(2, 1, None)]
@@ -177,8 +180,7 @@ def test_two_terms_are_two_epochs() -> None:
     first = replica._live
     replica.peer.depose(term=9)
     replica.step(at(750), [])
-    replica.step(at(1_500), [])
-    replica.peer.vote(replica.standing.term)
+    replica.win(1_500)
     for ms in (1_510, 1_520, 1_530):
         replica.peer.acknowledge()
         replica.step(at(ms), [])
@@ -197,6 +199,8 @@ def test_leadership_lost_and_won_between_two_steps_is_noticed() -> None:
     replica = leading()
     replica.step(at(730), proposals(Add()))
     replica.peer.depose(term=9)
+    replica._engine.tick(at(1_499).steady_ms)
+    replica.peer.grant()
     replica._engine.tick(at(1_500).steady_ms)
     replica.peer.vote(replica._engine.term)
     assert replica._engine.leads
@@ -248,8 +252,8 @@ def test_follower_tells_what_it_applies() -> None:
     replica.step(at(0), [])
     head = replica.standing.head
     batch = batches.Batch(1, head.hash, 1, 1, 5, 6, 7, 8, "other", [(b"Pa", b"row")], [b"Pb"])
-    entries = [(engine.REGULAR + batches.encode(batch), 2, 4)]
-    replica.peer.say(type="append_entries", term=4, commit_index=2, entries=entries, prevLogIdx=1, prevLogTerm=0)
+    entries = [(engine.REGULAR + batches.encode(batch), 4)]
+    replica.peer.append(term=4, previous=(1, 0), entries=entries, commit_index=2)
     outbox = replica.step(at(10), [])
 
     assert [(one.changes, one.puts, one.deletes) for one in outbox.applied] == [(None, [(b"Pa", b"row")], [b"Pb"])]

@@ -1,11 +1,10 @@
 """Rules of a toy, to try a replica without the real ones: a counter, and what can go wrong with a command."""
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec import Struct
-from pysyncobj.node import Node
 from typing_extensions import override
 
 from stepward.server.core import keys, rows
@@ -13,13 +12,13 @@ from stepward.server.core.commands import Command
 from stepward.server.core.decide import Decision, Moment
 from stepward.server.core.reader import Reader
 from stepward.server.core.rejections import Reason, Rejection
+from stepward.server.logbook import frames
 from stepward.server.logbook.engine import Engine
 from stepward.server.logbook.identity import found_cluster, open_identity
 from stepward.server.logbook.journal import StoreJournal
 from stepward.server.logbook.outbox import Answered, Instant, Outbox, Proposal
 from stepward.server.logbook.replica import Replica
-from stepward.server.logbook.transport import FlushingTransport
-from stepward.server.store.interface import Store
+from stepward.server.store.interface import Rows, Store
 from stepward.server.store.memory import MemoryStore
 
 S = TypeVar("S", bound=MemoryStore)
@@ -114,9 +113,24 @@ def new_store() -> MemoryStore:
     return founded(MemoryStore())
 
 
-def journal(store: Store, *, entries_max: int = 4_096, bytes_max: int = 64 << 20) -> StoreJournal:
+def journal(
+    store: Store,
+    *,
+    entries_max: int = 4_096,
+    bytes_max: int = 64 << 20,
+    pinned_entries_max: int = 65_536,
+    pinned_bytes_max: int = 128 << 20,
+    boot_id: str = BOOT,
+) -> StoreJournal:
     """The journal in a store."""
-    return StoreJournal(store, entries_max=entries_max, bytes_max=bytes_max)
+    return StoreJournal(
+        store,
+        entries_max=entries_max,
+        bytes_max=bytes_max,
+        pinned_entries_max=pinned_entries_max,
+        pinned_bytes_max=pinned_bytes_max,
+        boot_id=boot_id,
+    )
 
 
 def start(
@@ -149,58 +163,93 @@ def reasons(found: Sequence[Answered]) -> dict[object, str]:
     return {one.token: one.answer.reason.name for one in found if isinstance(one.answer, Rejection)}
 
 
+class Sent(NamedTuple):
+    """A message that left, and what the store would keep in a power cut at that moment."""
+
+    message: frames.Message
+    durable: Rows
+
+
 class PeeredReplica(Replica):
     """A replica with a peer `n2` that a test speaks for: nothing is committed before the test says so.
 
-    `sent` are the messages that left, each with what the store would keep in a power cut at that moment.
+    `sent` are the messages that left.
     """
+
+    def __init__(self, **more: Any) -> None:
+        self.sent: list[Sent] = []
+        super().__init__(**more)
 
     @override
     def _make_engine(self, now: Instant) -> Engine:
-        self.sent: list[dict[str, Any]] = []
-        transport = FlushingTransport(self._store.commit, self._wire)
         engine = Engine(
             node_id=self._identity.node_id,
             peers=("n2",),
             journal=self._journal,
-            transport=transport,
             apply=self._apply,
             now_ms=now.steady_ms,
+            rng=random.Random(1),
         )
-        self.peer = Peer(transport, lambda: self._journal[-1][1])
+        self.peer = Peer(engine)
         return engine
 
-    def _wire(self, peer_id: str, message: dict[str, Any]) -> bool:
-        assert peer_id == "n2"
-        with self._store.snapshot() as snapshot:
-            self.sent.append(dict(message) | {"durable": snapshot})
-        return True
+    @override
+    def step(self, now: Instant, inbox: Sequence[Any]) -> Outbox:
+        outbox = super().step(now, inbox)
+        for frame in outbox.frames:
+            assert frame.peer_id == "n2"
+            with self._store.snapshot() as snapshot:
+                self.sent.append(Sent(frames.decode(frame.content), snapshot))
+        return outbox
+
+    def win(self, ms: int) -> None:
+        """Let its election timer run out, and let the peer vote for it."""
+        self.step(at(ms - 1), [])
+        self.peer.grant()
+        self.step(at(ms), [])
+        self.peer.vote(self._engine.term)
 
 
 class Peer:
-    """What `n2` says."""
+    """What `n2` says, at the moment at which the engine last moved."""
 
-    def __init__(self, transport: Any, last_index: Callable[[], int]) -> None:
-        self._transport = transport
-        self._node = Node("n2")
-        self._last_index = last_index
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
 
     def connect(self) -> None:
-        self._transport._onNodeConnected(self._node)
+        self._engine.linked("n2")
 
-    def say(self, **message: Any) -> None:
-        self._transport._onMessageReceived(self._node, message)
+    def say(self, message: frames.Message) -> None:
+        self._engine.receive("n2", 1, frames.encode(message), self._engine._raft.now_ms)
+
+    def grant(self) -> None:
+        """Would vote for the replica."""
+        self.say(frames.PreVote(term=self._engine.term, attempt=self._engine._elections._attempt, granted=True))
 
     def vote(self, term: int) -> None:
-        self.say(type="response_vote", term=term)
+        self.say(frames.Vote(term))
 
     def acknowledge(self) -> None:
         """Everything that the replica has."""
-        self.say(type="next_node_idx", next_node_idx=self._last_index() + 1, reset=False, success=True)
+        engine = self._engine
+        next_index = engine._journal.last_index + 1
+        self.say(frames.AppendAnswer(engine.term, engine._sender.round, engine._raft.now_ms, True, next_index))
+
+    def refuse(self, next_index: int) -> None:
+        """What the replica has sent last; it should go on there."""
+        engine = self._engine
+        self.say(frames.AppendAnswer(engine.term, engine._sender.round, engine._raft.now_ms, False, next_index))
+
+    def append(
+        self, *, term: int, previous: tuple[int, int], entries: Sequence[tuple[bytes, int]], commit_index: int
+    ) -> None:
+        """Lead that term, and send entries: command and term each."""
+        sent = [frames.FrameEntry(entry_term, 0, command) for command, entry_term in entries]
+        self.say(frames.Append(term, *previous, commit_index, 1, 0, sent))
 
     def depose(self, term: int) -> None:
-        """Stand for election in a later term."""
-        self.say(type="request_vote", term=term, last_log_index=-1, last_log_term=-1)
+        """Tell of a later term."""
+        self.say(frames.HigherTerm(term))
 
 
 def seeds(count: int) -> Iterator[random.Random]:

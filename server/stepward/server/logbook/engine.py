@@ -1,180 +1,66 @@
-"""pysyncobj, held by the hand: elections, log matching and commit, and nothing else of it.
+"""Raft for one replica: pysyncobj with a guard in front of each of its holes.
 
-It is pinned to one version and used at its seams: the journal, the transport, and a few private names that are checked
-before anything starts. It has no thread, no socket, no pipe and no clock here, keeps no dump file, pickles nothing of
-ours, and applying an entry hands its bytes to the replica.
+What a peer sends goes to the guard that it concerns, and from there to pysyncobj if it may; what pysyncobj wants to say
+goes out through the same guards. Messages wait until `release`, which is called when the step is durable.
 """
 
 from __future__ import annotations
 
-import math
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, assert_never
 
-import pysyncobj.syncobj
-from pysyncobj import SyncObj, SyncObjConf
-from pysyncobj.node import Node
-from pysyncobj.version import VERSION
-
-from stepward.server.logbook.errors import EngineUnfit
+from stepward.server.logbook import frames
+from stepward.server.logbook.contacts import Contacts
+from stepward.server.logbook.elections import Elections
+from stepward.server.logbook.frames import (
+    NO_OP,
+    REGULAR,
+    AgeAnswer,
+    AgeQuestion,
+    Append,
+    AppendAnswer,
+    Compacted,
+    Hello,
+    HelloAnswer,
+    HigherTerm,
+    Message,
+    PreVote,
+    PreVoteRequest,
+    StandNow,
+    Vote,
+    VoteRequest,
+)
+from stepward.server.logbook.outbox import Follower
+from stepward.server.logbook.post import Post
+from stepward.server.logbook.quarantine import Newcomers, Quarantine
+from stepward.server.logbook.raft import Raft, Voice
+from stepward.server.logbook.receiving import Receiver
+from stepward.server.logbook.sending import Sender
+from stepward.server.logbook.transfers import Transfers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
+    from random import Random
 
     from stepward.server.logbook.journal import StoreJournal
-    from stepward.server.logbook.transport import FlushingTransport
+    from stepward.server.logbook.outbox import Frame
 
-_VERSION: Final = "0.3.17"
-# What an entry is, by its first byte; pysyncobj's numbers.
-REGULAR: Final = b"\x00"
-NO_OP: Final = b"\x01"
-
-# Seconds. Half a second at the median until another node leads; a leader without a majority gives up within one.
-_ELECTION_MIN: Final = 0.3
-_ELECTION_MAX: Final = 0.6
-_APPEND_PERIOD: Final = 0.05
-_LEADER_FALLBACK: Final = 1.0
-# How much later each reading of the clock is. Small beside all of the above, and not so small that waiting takes long.
-_READING: Final = 1e-4
-# From this size on pysyncobj cuts a command into pieces, which is broken. Batches stay far below.
-_CHUNKING_BYTES: Final = 16 << 20
-
-_METHODS: Final = (
-    "_SyncObj__doApplyCommand",
-    "_SyncObj__tryLogCompaction",
-    "_SyncObj__loadDumpFile",
-    "_applyCommand",
-    "_checkCommandsToApply",
-    "_isLeader",
-    "doTick",
-    "raftCurrentTerm",
-    "raftLastApplied",
-)
-_GLOBALS: Final = ("PIPE_NOTIFIER_ENABLED", "createJournal", "createPoller", "monotonicTime")
-_FIELDS: Final = ("_SyncObj__raftElectionDeadline", "_SyncObj__raftLastApplied")
-
-
-def check_version(version: str, library: Any, globals_: Any) -> None:
-    """Refuse a pysyncobj that is not the one that was made safe.
-
-    Raises:
-        EngineUnfit: It has another version, or lacks a name that this module relies on.
-    """
-    missing = [name for name in _METHODS if not hasattr(library, name)]
-    missing += [name for name in _GLOBALS if not hasattr(globals_, name)]
-    if version != _VERSION or missing:
-        raise EngineUnfit(version, missing)
-
-
-class _Clock:
-    """The monotonic clock that pysyncobj reads: it stands still within a tick, but for a little at each reading.
-
-    The host's steady clock counts suspension, which CLOCK_MONOTONIC_RAW does not. And time that comes in as an argument
-    can be simulated. pysyncobj sends to a peer that is too far behind until time has passed; hence the little.
-    """
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def __call__(self) -> float:
-        self.seconds += _READING
-        return self.seconds
-
-
-class _NullPoller:
-    """pysyncobj polls its sockets here; it has none."""
-
-    def poll(self, timeout: float) -> None: ...
-
-    def subscribe(self, descriptor: int, callback: object, mask: int) -> None: ...
-
-    def unsubscribe(self, descriptor: int) -> None: ...
-
-
-# pysyncobj's clock and its pipe are globals of its module, read at every call, so they are set for good. All engines
-# of a process share the clock; each sets it before it moves.
-_clock: Final = _Clock()
-check_version(VERSION, SyncObj, pysyncobj.syncobj)
-pysyncobj.syncobj.monotonicTime = _clock
-pysyncobj.syncobj.PIPE_NOTIFIER_ENABLED = False
-
-
-@contextmanager
-def _injected(journal: StoreJournal) -> Iterator[None]:
-    """What pysyncobj makes for itself while it is constructed, made by us."""
-    module = pysyncobj.syncobj
-    before = module.createJournal, module.createPoller
-    module.createJournal, module.createPoller = lambda _path: journal, lambda _kind: _NullPoller()
-    try:
-        yield
-    finally:
-        module.createJournal, module.createPoller = before
-
-
-class _Raft(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
-    """Applies by calling back, begins where the rows are, never compacts by itself."""
-
-    def __init__(
-        self,
-        node_id: str,
-        peers: Sequence[str],
-        journal: StoreJournal,
-        transport: FlushingTransport,
-        apply: Callable[[int, bytes], None],
-    ) -> None:
-        self._apply = apply
-        with _injected(journal):
-            super().__init__(Node(node_id), [Node(peer) for peer in peers], _configuration(), transport=transport)
-        missing = [name for name in _FIELDS if name not in vars(self)]
-        if missing:
-            raise EngineUnfit(VERSION, missing)
-        # pysyncobj begins at 1 and would apply a compacted journal never.
-        self._SyncObj__raftLastApplied = journal.applied
-        if not peers:
-            # There is nobody whose silence would have to be waited for.
-            self._SyncObj__raftElectionDeadline = -math.inf
-
-    def _SyncObj__doApplyCommand(self, command: bytes) -> None:
-        self._apply(self.raftLastApplied + 1, command)
-
-    def _SyncObj__tryLogCompaction(self) -> None:
-        """Done by the journal, in the replica's transaction."""
-
-    def _SyncObj__loadDumpFile(self, clearJournal: bool) -> None:  # noqa: N803 - pysyncobj's names
-        raise AssertionError(f"pysyncobj loads a dump file (clearJournal={clearJournal}); there is none")
-
-
-def _configuration() -> Any:
-    return SyncObjConf(
-        autoTick=False,
-        # One batch is in flight at a time: waiting for more to send along would only cost time.
-        appendEntriesUseBatch=False,
-        appendEntriesBatchSizeBytes=_CHUNKING_BYTES,
-        appendEntriesPeriod=_APPEND_PERIOD,
-        raftMinTimeout=_ELECTION_MIN,
-        raftMaxTimeout=_ELECTION_MAX,
-        leaderFallbackTimeout=_LEADER_FALLBACK,
-        commandsWaitLeader=False,
-        dynamicMembershipChange=False,
-        useFork=False,
-        fullDumpFile=None,
-        journalFile=None,
-    )
+__all__ = ["NO_OP", "REGULAR", "Engine"]
 
 
 class Engine:
-    """Raft for one replica. Moves only inside `tick` and `propose`, and calls `apply` only from there.
+    """Raft for one replica. Calls `apply` only from inside `tick` and `step_down`.
 
     Args:
         node_id: This node.
         peers: The other voters.
-        journal: Opened on the replica's store.
-        transport: Where messages leave.
+        journal: Opened on the replica's store; says whether this node is in quarantine.
         apply: Called with the index and the bytes of each committed entry, in order, once.
         now_ms: The moment of the start, on the steady clock.
+        rng: For the election timer.
+        incarnation: Of this node: how often it has begun with an empty directory.
 
     Raises:
-        EngineUnfit: pysyncobj lacks a name that this module relies on.
+        EngineUnfit: pysyncobj lacks a name that we rely on.
     """
 
     def __init__(
@@ -183,42 +69,228 @@ class Engine:
         node_id: str,
         peers: Sequence[str],
         journal: StoreJournal,
-        transport: FlushingTransport,
         apply: Callable[[int, bytes], None],
         now_ms: int,
+        rng: Random,
+        incarnation: int = 1,
     ) -> None:
-        _clock.seconds = now_ms / 1_000
         self._journal = journal
-        self._raft = _Raft(node_id, peers, journal, transport, apply)
+        self._raft = raft = Raft(node_id=node_id, peers=peers, journal=journal, now_ms=now_ms)
+        self._post = post = Post()
+        self._contacts = Contacts(raft)
+        self._quarantine = Quarantine(raft, post, incarnation=incarnation)
+        self._newcomers = Newcomers(raft, post, self._contacts)
+        self._elections = Elections(raft, post, self._contacts, self._quarantine, rng)
+        self._receiver = Receiver(raft, post, self._elections, self._quarantine)
+        self._sender = Sender(raft, post, self._contacts)
+        self._transfers = Transfers(raft, post, self._contacts)
+        # By peer: the newest stream from it. What comes on an older one is late.
+        self._connections: dict[str, int] = {}
+        raft.speak_by(
+            Voice(
+                answer_append=self._receiver.answer,
+                request_vote=self._elections.request_vote,
+                vote=self._elections.vote,
+                send_appends=self._sender.want_round,
+                restart_timer=self._elections.restart_timer,
+                apply=apply,
+            )
+        )
+
+    # What happens.
 
     def tick(self, now_ms: int) -> None:
-        """Let time pass: elections, commits, applies, messages."""
-        _clock.seconds = now_ms / 1_000
-        self._raft.doTick(0)
+        """Let time pass: elections, commits, applies."""
+        self._raft.at(now_ms)
+        self._transfers.tick()
+        self._quarantine.tick()
+        self._raft.tick(stand=self._elections.stands())
+
+    def receive(self, peer_id: str, connection: int, content: bytes, now_ms: int) -> AgeQuestion | AgeAnswer | None:
+        """Take in a message of a peer.
+
+        Returns:
+            The message when it is none of the engine's business.
+
+        Raises:
+            FrameUnreadable: It is none that this version knows; nothing of it has happened.
+        """
+        message = frames.decode(content)
+        self._raft.at(now_ms)
+        if not self._is_newest(peer_id, connection):
+            return None
+        match message:
+            case AgeQuestion() | AgeAnswer():
+                return message
+            case _:
+                self._dispatch(peer_id, message)
+                return None
+
+    def _is_newest(self, peer_id: str, connection: int) -> bool:
+        """Whether a message comes on the newest stream of its sender: one that comes late is out of order."""
+        newest = self._connections[peer_id] = max(connection, self._connections.get(peer_id, connection))
+        return connection == newest
+
+    def _dispatch(self, peer_id: str, message: Message) -> None:
+        match message:
+            case Append():
+                self._receiver.on_append(peer_id, message)
+            case Compacted():
+                self._receiver.on_compacted(peer_id, message)
+            case AppendAnswer():
+                self._sender.on_answer(peer_id, message)
+            case HigherTerm(term=term):
+                self._sender.on_higher_term(peer_id, term)
+            case PreVoteRequest():
+                self._elections.on_pre_vote_request(peer_id, message)
+            case PreVote():
+                self._elections.on_pre_vote(peer_id, message)
+            case VoteRequest():
+                self._elections.on_vote_request(peer_id, message)
+            case Vote():
+                self._elections.on_vote(peer_id, message)
+            case StandNow():
+                self._elections.on_stand_now(peer_id, message)
+            case Hello():
+                self._newcomers.on_hello(peer_id, message)
+            case HelloAnswer():
+                self._quarantine.on_answer(peer_id, message)
+            case AgeQuestion() | AgeAnswer():
+                raise AssertionError("these are the replica's")
+            case _:
+                assert_never(message)
+
+    def linked(self, peer_id: str) -> None:
+        """A new stream to the peer stands; what was sent before may be lost."""
+        self._raft.link(peer_id)
+        self._sender.linked(peer_id)
+
+    def unlinked(self, peer_id: str) -> None:
+        """There is no stream to the peer."""
+        self._raft.unlink(peer_id)
+
+    def say(self, peer_id: str, message: AgeQuestion | AgeAnswer) -> None:
+        """Send a peer what is none of the engine's business."""
+        self._post.put(peer_id, message)
+
+    def release(self) -> list[Frame]:
+        """What is to be sent, in order. Call it when everything that was written is durable: messages are promises."""
+        self._sender.release()
+        return self._post.take()
+
+    # What the replica wants.
 
     def propose(self, command: bytes) -> None:
-        """Append a command as leader and send it to the peers. It is applied in a tick, or never."""
+        """Append a command as leader. It is applied in a tick, or never."""
         assert self.leads
         assert command[:1] == REGULAR
-        self._raft._applyCommand(command, None)
-        self._raft._checkCommandsToApply()
+        self._raft.propose(command)
         assert self._journal[-1][0] is command, "what was proposed is not the journal's last entry"
+
+    def round(self) -> int:
+        """Ask all followers whether this node still leads; the stamp is for `confirmed`."""
+        self._sender.want_round()
+        return self._sender.round
+
+    def confirmed(self, stamp: int) -> bool:
+        """Whether this node led when that round was asked for: a majority has said so, or the lease does."""
+        return self._contacts.confirmed(stamp) or self._contacts.lease_until_ms() > self._raft.now_ms
+
+    def lease_until_ms(self, now_ms: int) -> int:
+        """Until when, on the steady clock, nobody else can lead; 0 when that is not known."""
+        self._raft.at(now_ms)
+        return self._contacts.lease_until_ms()
+
+    def transfer(self, target_id: str, now_ms: int) -> str:
+        """Hand leadership to another node; empty: to the one that has most. Propose nothing while it is under way.
+
+        Returns:
+            Why not; empty when it has begun.
+        """
+        self._raft.at(now_ms)
+        return self._transfers.begin(target_id)
+
+    def step_down(self, now_ms: int) -> None:
+        """Lead no more, and leave it to others for a while. Does nothing in a cluster of one."""
+        self._raft.at(now_ms)
+        if self._raft.peers and self._raft.leads:
+            self._elections.rest()
+            self._raft.give_up()
+
+    def recover(self, gone_ids: frozenset[str], now_ms: int) -> str:
+        """Leave quarantine without the answers of nodes that are gone for good. What only they held is lost.
+
+        Returns:
+            Why not; empty when that was taken note of.
+        """
+        self._raft.at(now_ms)
+        return self._quarantine.recover(gone_ids)
+
+    def installed(self) -> None:
+        """The store holds other rows and another journal, which was read anew."""
+        self._raft.installed()
+        self._receiver.installed()
+
+    # What is known.
 
     @property
     def leads(self) -> bool:
         """Whether this node believes to be the leader of its term."""
-        return bool(self._raft._isLeader())
+        return self._raft.leads
 
     @property
     def term(self) -> int:
         """The current term."""
-        return int(self._raft.raftCurrentTerm)
+        return self._raft.term
 
     @property
     def settled(self) -> bool:
         """Whether an entry of this term is applied, and so everything that earlier leaders left behind."""
         return self._journal.term_of(self._journal.applied) == self.term
 
+    @property
+    def leader_id(self) -> str:
+        """Who leads, as far as this node knows; empty when it has not heard of anybody lately."""
+        return self._elections.leader_id
+
+    @property
+    def contact_at_ms(self) -> int:
+        """When a leader was last heard of, on the steady clock; now while it is this node."""
+        return self._elections.contact_at_ms
+
+    @property
+    def elections(self) -> int:
+        """How often this node has stood for election since it started."""
+        return self._elections.count
+
+    @property
+    def quarantined(self) -> bool:
+        """Whether this node has begun with an empty directory and does not count fully yet."""
+        return self._quarantine.active
+
+    @property
+    def transferring(self) -> bool:
+        """Whether leadership is being handed over."""
+        return self._transfers.under_way
+
+    @property
+    def behind(self) -> str:
+        """The leader whose rows alone can bring this node up to date; empty when entries can."""
+        return self._receiver.behind
+
+    def followers(self) -> tuple[Follower, ...]:
+        """The peers, as the leader sees them; none on any other node."""
+        return tuple(self._follower(peer) for peer in self._raft.peers) if self._raft.leads else ()
+
+    def _follower(self, peer_id: str) -> Follower:
+        contact = self._contacts.of(peer_id)
+        connected, match_index = peer_id in self._raft.connected, self._raft.match_index(peer_id)
+        return Follower(peer_id, connected, match_index, None if contact is None else contact.answered_at_ms)
+
+    def decided_at_ms(self, index: int) -> int | None:
+        """When the entry was decided, on this node's steady clock, or a little later; None when nobody can tell."""
+        return self._journal.decided_at_ms(index)
+
     def close(self) -> None:
         """End it. Nothing is written."""
-        self._raft.destroy()
+        self._raft.close()

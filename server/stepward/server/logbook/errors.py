@@ -1,4 +1,4 @@
-"""What may go wrong with a logbook. All of these end the node; none of them touches its files.
+"""What may go wrong with a logbook. All of these but one end the node; none of them touches its files.
 
 ServerError                  see `store.errors`
 └── LogbookError
@@ -8,6 +8,7 @@ ServerError                  see `store.errors`
     ├── DataLost             the directory has held a cluster, and its data is gone
     ├── JournalCorrupt       the journal cannot have been written by us
     ├── BatchUnreadable      an entry is no batch that this software knows
+    ├── FrameUnreadable      a message of a peer is none that this software knows; ends its stream, not the node
     ├── Diverged             a batch does not continue the chain
     ├── EngineUnfit          another pysyncobj than the one that was made safe
     ├── AssertionsOff        Python was started with -O
@@ -80,6 +81,14 @@ class BatchUnreadable(LogbookError):  # noqa: N818 - a state of the data, named 
             f"entry {index} is not a batch this version can read ({reason}); was it written by a newer one?"
         )
         self.index = index
+
+
+class FrameUnreadable(LogbookError):  # noqa: N818 - a state of the message, named as such
+    """A message of a peer is none that this software knows. Nothing of it has happened; its stream is to be closed."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"a message of a peer cannot be read: {reason}")
+        self.reason = reason
 
 
 class Diverged(LogbookError):  # noqa: N818 - what happened, named as such

@@ -217,6 +217,9 @@ class ReplicaLimits(Struct, frozen=True):
     # given one by one. All of them are in memory.
     journal_entries_max: int = 4_096
     journal_bytes_max: int = 64 << 20
+    # The same while another node fetches all rows: a minute of full load, and less memory than the rows may need.
+    pinned_entries_max: int = 65_536
+    pinned_bytes_max: int = 128 << 20
     # Below this much free disk nothing is decided: a commit that fails half-way ends the process.
     free_bytes_min: int = 32 << 20
     # How often the engine moves when nothing happens. Nobody depends on it in a cluster of one.

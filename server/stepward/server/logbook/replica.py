@@ -7,6 +7,7 @@ whoever hosts it calls `step` from the one thread on which it was made. Everythi
 from __future__ import annotations
 
 from contextlib import contextmanager
+from random import Random
 from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 import msgspec
@@ -31,7 +32,6 @@ from stepward.server.logbook.outbox import (
     ReplicaLimits,
     Standing,
 )
-from stepward.server.logbook.transport import FlushingTransport, no_wire
 from stepward.server.logbook.waiting import Waiting
 from stepward.server.store import facts
 from stepward.server.store.live import CommittedRows, LiveRows
@@ -95,7 +95,12 @@ class Replica:
         self._limits = limits or ReplicaLimits()
         self._head = facts.read_head(store)
         self._journal = StoreJournal(
-            store, entries_max=self._limits.journal_entries_max, bytes_max=self._limits.journal_bytes_max
+            store,
+            entries_max=self._limits.journal_entries_max,
+            bytes_max=self._limits.journal_bytes_max,
+            pinned_entries_max=self._limits.pinned_entries_max,
+            pinned_bytes_max=self._limits.pinned_bytes_max,
+            boot_id=boot_id,
         )
         self._engine = self._make_engine(now)
         # The term for which this replica has proposed an epoch; None while it leads none.
@@ -113,11 +118,13 @@ class Replica:
     def _make_engine(self, now: Instant) -> Engine:
         return Engine(
             node_id=self._identity.node_id,
-            peers=(),
+            peers=self._identity.peers,
             journal=self._journal,
-            transport=FlushingTransport(self._store.commit, no_wire),
             apply=self._apply,
             now_ms=now.steady_ms,
+            # Nothing hangs on chance here but that no two nodes, and no two starts, wait for the same time.
+            rng=Random(f"{self._identity.node_id} {self._boot_id} {now.steady_ms}"),
+            incarnation=self._identity.node_incarnation,
         )
 
     def step(self, now: Instant, inbox: Sequence[Proposal]) -> Outbox:
@@ -144,7 +151,8 @@ class Replica:
         self._journal.compact()
         self._flush_before_outbox()
         self._unsound = False
-        return Outbox(self._answers, self._applied, self.standing, self._wake_at_ms(now))
+        frames = self._engine.release()
+        return Outbox(self._answers, self._applied, self.standing, self._wake_at_ms(now), frames)
 
     @property
     def standing(self) -> Standing:
@@ -175,8 +183,7 @@ class Replica:
         self._store.close()
 
     def _flush_before_outbox(self) -> None:
-        # The transport flushes before a message leaves, but a cluster of one sends none: without this line its
-        # answers would leave before the disk has what they say.
+        # Answers say what the rows hold, and messages to peers promise votes and entries: no restart may forget these.
         self._store.commit()
 
     def _wake_at_ms(self, now: Instant) -> int:

@@ -1,0 +1,70 @@
+"""Handing leadership to another node, which a leader does before it is stopped, or when its disk is slow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from stepward.server.logbook.frames import StandNow
+
+if TYPE_CHECKING:
+    from stepward.server.logbook.contacts import Contacts
+    from stepward.server.logbook.post import Post
+    from stepward.server.logbook.raft import Raft
+
+# How long the other node has to catch up; and then, to win. Longer than both take when all is well.
+PATIENCE_MS: Final = 500
+
+
+class _Transfer(NamedTuple):
+    term: int
+    target_id: str
+    until_ms: int
+    asked: bool
+
+
+class Transfers:
+    """The transfer of leadership that is under way, if one is."""
+
+    def __init__(self, raft: Raft, post: Post, contacts: Contacts) -> None:
+        self._raft = raft
+        self._post = post
+        self._contacts = contacts
+        self._current: _Transfer | None = None
+
+    @property
+    def under_way(self) -> bool:
+        """Whether one is, so that nothing may be proposed."""
+        return self._current is not None
+
+    def begin(self, target_id: str) -> str:
+        """Hand leadership to a peer; empty: to the one that has most of the journal.
+
+        Returns:
+            Why not; empty when it has begun.
+        """
+        if not self._raft.leads:
+            return "this node does not lead"
+        if self._current is not None:
+            return f"leadership is being handed to {self._current.target_id} already"
+        candidates = sorted(self._raft.connected, key=lambda peer: (-self._raft.match_index(peer), peer))
+        target_id = target_id or next(iter(candidates), "")
+        if target_id not in candidates:
+            return f"{target_id or 'no other node'} is not connected to the leader"
+        self._current = _Transfer(self._raft.term, target_id, self._raft.now_ms + PATIENCE_MS, asked=False)
+        return ""
+
+    def tick(self) -> None:
+        """Ask the other node to stand once it has everything; give it up when it takes too long."""
+        current = self._current
+        if current is None:
+            return
+        if not self._raft.leads or self._raft.term != current.term or self._raft.now_ms >= current.until_ms:
+            self._current = None
+        elif not current.asked and self._has_everything(current.target_id):
+            # From here on it may win at any moment, so in this term nothing is read under the lease any more.
+            self._contacts.give_up_lease()
+            self._post.put(current.target_id, StandNow(current.term))
+            self._current = current._replace(asked=True, until_ms=self._raft.now_ms + PATIENCE_MS)
+
+    def _has_everything(self, peer_id: str) -> bool:
+        return self._raft.match_index(peer_id) == self._raft.journal.last_index
