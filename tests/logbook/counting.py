@@ -113,7 +113,7 @@ def check_rows(store: Store, counter: int) -> None:
 
 def check_chain(store: Store, head: rows.Head) -> None:
     """The journal is one chain that ends at the head, on clocks that never went back."""
-    commands = [command for command, _, _ in toy.journal(store)[:] if command[:1] == engine.REGULAR]
+    commands = [entry.command for entry in toy.journal(store)[:] if entry.command[:1] == engine.REGULAR]
     hashes = [batches.hash_of(command[1:]) for command in commands]
     chain = [batches.decode(command[1:]) for command in commands]
     if not chain:
