@@ -164,11 +164,33 @@ def test_asks_another_node_at_once() -> None:
 
 
 def test_a_cluster_without_leader_is_not_asked_in_a_hurry() -> None:
-    """The trouble is the cluster's: another node would say the same."""
+    """A node without a leader may be cut off from one; when all say the same the trouble is the cluster's."""
     attempts = attempts_of(Addresses("a:1,b:1"))
-    attempts.begin(0.0)
 
-    assert attempts.failed(errors.NoLeader("x"), 0.0) > 0.0
+    attempts.begin(0.0)
+    to_second = attempts.failed(errors.NoLeader("x"), 0.0)
+    attempts.begin(0.0)
+    to_third = attempts.failed(errors.NoLeader("x"), 0.0)
+
+    assert to_second == 0.0
+    assert 0.0 < to_third <= PATIENCE.backoff_initial_s
+
+
+def test_h108_two_nodes_that_point_at_each_other() -> None:
+    """H108: each hint is followed once a call; then rounds with growing waits go on until the time is over."""
+    addresses = Addresses("a:1,b:1")
+    attempts, clock = attempts_of(addresses), [0.0]
+
+    def ask_for_ever() -> None:
+        while len(clock) < 1_000:
+            other = {"a:1": "b:1", "b:1": "a:1"}[attempts.begin(clock[-1]).address]
+            error = errors.NotLeader("x", metadata={"leader_address": other})
+            clock.append(clock[-1] + attempts.failed(error, clock[-1]))
+
+    with pytest.raises(errors.NotLeader):
+        ask_for_ever()
+
+    assert 5 < len(clock) < 100
 
 
 def test_follows_the_hint_to_the_leader_once() -> None:

@@ -235,15 +235,17 @@ class Attempts:
         """Choose the next address; how long to wait until it is asked."""
         self._failed_since_wait.add(self._address)
         hint = error.metadata.get("leader_address", "")
-        if isinstance(error, errors.NotLeader) and hint and hint not in self._hints_followed:
+        if isinstance(error, NOTHING_HAPPENED) and hint and hint not in self._hints_followed:
+            # Once a call: of two nodes that point at each other neither leads.
             self._hints_followed.add(hint)
             self._address = hint
             return 0.0
         if isinstance(error, errors.Overloaded):
             return self._overloaded_s(error)
         self._address = self._addresses.after(self._address)
-        # Another node may know better at once, except where the trouble is the cluster's and not the node's.
-        elsewhere = isinstance(error, errors.Unreachable | errors.NodeDraining | errors.NotLeader)
+        # Another node may know better at once, except where the trouble is the cluster's and not the node's. One that
+        # knows no leader may be cut off from the others, who have one.
+        elsewhere = isinstance(error, errors.Unreachable | errors.NodeDraining | errors.NotLeader | errors.NoLeader)
         if elsewhere and self._address not in self._failed_since_wait:
             return 0.0
         return self._backoff_s()

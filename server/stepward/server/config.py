@@ -154,7 +154,7 @@ class NodeConfig(Struct, frozen=True, kw_only=True):
     metadata_bytes_max: int = 16 * 1024
     # How long a connection may take to be made: half a handshake must not hold a socket.
     handshake_timeout_ms: int = 5_000
-    # Clients ping every 20 s, also without calls. Gaps below this are punished, with room for bad clocks.
+    # Clients ping every 10 s, also without calls. Gaps below this are punished, with room for bad clocks.
     ping_interval_ms_min: int = 5_000
     # Our own pings find out that a peer is gone without a word.
     keepalive_ms: int = 10_000

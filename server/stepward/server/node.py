@@ -432,6 +432,8 @@ def _server_options(cluster: ClusterConfig, config: NodeConfig) -> list[tuple[st
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.keepalive_time_ms", config.keepalive_ms),
         ("grpc.keepalive_timeout_ms", config.keepalive_timeout_ms),
+        # The ping's own timer decides; the option above alone changes nothing in grpcio 1.85.
+        ("grpc.http2.ping_timeout_ms", config.keepalive_timeout_ms),
         ("grpc.http2.max_pings_without_data", 0),
         # Another node on the same port must be an error, not a lottery.
         ("grpc.so_reuseport", 0),
