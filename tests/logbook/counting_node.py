@@ -15,7 +15,7 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from stepward.server.logbook.outbox import Instant, Outbox, Proposal, ReplicaLimits
+from stepward.server.logbook.outbox import Instant, Letter, Outbox, ReplicaLimits
 from stepward.server.logbook.replica import Replica
 from stepward.server.store.lmdb_store import LmdbStore
 from tests.logbook import toy
@@ -43,7 +43,7 @@ class LateReplica(Replica):
     """What the flush before the outbox is for: this one flushes at the beginning of the next step instead."""
 
     @override
-    def step(self, now: Instant, inbox: Sequence[Proposal]) -> Outbox:
+    def step(self, now: Instant, inbox: Sequence[Letter]) -> Outbox:
         self._store.commit()
         return super().step(now, inbox)
 

@@ -206,39 +206,39 @@ def test_missing_field_is_refused() -> None:
 
 def test_vote_for_itself_is_durable_before_it_is_asked_for() -> None:
     """A candidate that forgets its own vote could vote twice in one term."""
-    replica = toy.start(toy.new_store(), kind=toy.PeeredReplica)
-    replica.peer.connect()
+    replica = toy.pair()
     replica.step(toy.at(0), [])
     replica.win(700)
 
-    asked = next(sent for sent in replica.sent if isinstance(sent.message, frames.VoteRequest))
-    assert msgspec.msgpack.decode(asked.durable.fact(facts.TERM)) == [asked.message.term, "n1"]
+    (asked,) = replica.said(frames.VoteRequest)
+    durable = next(sent.durable for sent in replica.sent if sent.message is asked)
+    assert msgspec.msgpack.decode(durable.fact(facts.TERM) or b"") == [asked.term, "n1"]
 
 
 def test_vote_for_another_is_durable_before_it_is_given() -> None:
-    replica = toy.start(toy.new_store(), kind=toy.PeeredReplica)
-    replica.peer.connect()
+    replica = toy.pair()
     replica.step(toy.at(300), [])
     replica.peer.say(frames.VoteRequest(term=9, last_index=5, last_term=5, transfer=False))
     replica.step(toy.at(300), [])
 
     given = replica.sent[0]
     assert given.message == frames.Vote(9)
-    assert msgspec.msgpack.decode(given.durable.fact(facts.TERM)) == [9, "n2"]
+    assert msgspec.msgpack.decode(given.durable.fact(facts.TERM) or b"") == [9, "n2"]
 
 
 def test_entries_are_durable_before_they_are_acknowledged() -> None:
-    replica = toy.start(toy.new_store(), kind=toy.PeeredReplica)
-    replica.peer.connect()
+    replica = toy.pair()
     replica.step(toy.at(0), [])
     replica.peer.append(term=5, previous=(1, 0), entries=[(engines.NO_OP, 5)], commit_index=1)
     assert replica.sent == []
     replica.step(toy.at(0), [])
 
-    acknowledged = replica.sent[0].message
+    (acknowledged,) = replica.said(frames.AppendAnswer)
     assert (acknowledged.matches, acknowledged.next_index) == (True, 3)
-    replica._store.lose_uncommitted()
-    assert toy.journal(replica._store).last == (2, 5)
+    store = replica._store
+    assert isinstance(store, MemoryStore)
+    store.lose_uncommitted()
+    assert toy.journal(store).last == (2, 5)
 
 
 def test_pysyncobj_says_nothing_that_has_no_message() -> None:

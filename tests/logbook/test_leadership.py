@@ -1,35 +1,41 @@
 """The replica with a peer that a test speaks for: what travels, what is unknown, what ends with an epoch."""
 
+from typing import Any
+
 import pytest
 
 from stepward.server.core import rows
 from stepward.server.logbook import batch as batches
-from stepward.server.logbook import engine, frames
+from stepward.server.logbook import frames
 from stepward.server.logbook.errors import ReplicaStopped
+from stepward.server.logbook.frames import (
+    NO_OP,
+    REGULAR,
+    Append,
+    AppendAnswer,
+    Compacted,
+    HigherTerm,
+    PreVote,
+    PreVoteRequest,
+    Vote,
+)
 from stepward.server.logbook.outbox import ReplicaLimits
 from stepward.server.store import facts
 from tests.logbook import toy
 from tests.logbook.toy import Add, Ask, Counted, answers, at, proposals, reasons
 
 
-def elected(*, until_ms: int = 700) -> toy.PeeredReplica:
-    """A replica that was voted for, its no-op not yet acknowledged."""
-    replica: toy.PeeredReplica = toy.start(toy.new_store(), kind=toy.PeeredReplica)
-    replica.peer.connect()
-    replica.step(at(0), [])
-    replica.win(until_ms)
+def elected(replica: toy.PeeredReplica | None = None, *, from_ms: int = 0) -> toy.PeeredReplica:
+    """A replica that was voted for, 704 ms later, its no-op not yet acknowledged."""
+    replica = replica or toy.pair()
+    replica.step(at(from_ms), [])
+    replica.win(from_ms + 704)
     return replica
 
 
-def sent_commands(replica: toy.PeeredReplica) -> list[bytes]:
-    """What left, message by message."""
-    appends = [sent.message for sent in replica.sent]
-    return [entry.command for one in appends if isinstance(one, frames.Append) for entry in one.entries]
-
-
-def leading() -> toy.PeeredReplica:
+def leading(**more: Any) -> toy.PeeredReplica:
     """A replica whose epoch is open, at 720 ms."""
-    replica = elected()
+    replica = elected(toy.pair(**more))
     replica.peer.acknowledge()
     replica.step(at(710), [])
     replica.peer.acknowledge()
@@ -38,7 +44,7 @@ def leading() -> toy.PeeredReplica:
 
 
 def test_without_a_leader_nothing_is_proposed() -> None:
-    replica: toy.PeeredReplica = toy.start(toy.new_store(), kind=toy.PeeredReplica)
+    replica = toy.pair()
     outbox = replica.step(at(0), proposals(Add(), Ask()))
 
     assert reasons(outbox.answers) == {0: "NOT_LEADER", 1: "NOT_LEADER"}
@@ -49,7 +55,7 @@ def test_epoch_opens_behind_the_no_op() -> None:
     """Before that, entries of earlier leaders may still be applied under the rules' feet."""
     replica = elected()
     before = replica.step(at(705), [])
-    assert (replica._journal[-1][0], before.applied) == (engine.NO_OP, [])
+    assert (replica._journal[-1][0], before.applied) == (NO_OP, [])
     replica.peer.acknowledge()
     proposed = replica.step(at(710), [])
     assert (proposed.applied, proposed.standing.leads) == ([], False)
@@ -86,7 +92,7 @@ def test_proposal_leaves_in_its_step() -> None:
     replica.sent.clear()
     replica.step(at(730), proposals(Add()))
 
-    assert sent_commands(replica) == [replica._journal[-1][0]]
+    assert replica.entries_sent() == [replica._journal[-1][0]]
 
 
 def test_large_batch_travels_in_one_piece() -> None:
@@ -95,26 +101,24 @@ def test_large_batch_travels_in_one_piece() -> None:
     replica.sent.clear()
     replica.step(at(730), proposals(Add(rows_written=70, row_bytes=100_000)))
 
-    assert sent_commands(replica) == [replica._journal[-1][0]]
+    assert replica.entries_sent() == [replica._journal[-1][0]]
     assert len(replica._journal[-1][0]) > 7_000_000
 
 
-def test_peer_that_is_too_far_behind_does_not_hold_up_the_step() -> None:
-    """It is told so once a period; stock pysyncobj told it so until time had passed."""
-    replica = leading()
-    for ms in range(1_000):
+def test_peer_that_is_too_far_behind_is_told_so() -> None:
+    """What it lacks is in no entry any more; it has to fetch the rows."""
+    replica = leading(limits=ReplicaLimits(journal_entries_max=10))
+    for ms in range(20):
         replica.step(at(730 + ms), proposals(Add()))
         replica.peer.acknowledge()
-    replica._limits = ReplicaLimits(journal_entries_max=10)
-    replica._journal._entries_max = 10
-    for ms in range(1_730, 1_750):
-        replica.step(at(ms), [])
-        replica.peer.acknowledge()
     replica.sent.clear()
-    replica.peer.refuse(next_index=1)
-    replica.step(at(1_900), [])
+    replica.step(at(750), proposals(Add()))
+    last = replica.said(Append)[-1]
+    replica.peer.say(AppendAnswer(last.term, last.round, last.sent_ms, matches=False, next_index=2))
+    replica.sent.clear()
+    replica.step(at(850), [])
 
-    assert [type(sent.message) for sent in replica.sent] == [frames.Compacted]
+    assert [type(sent.message) for sent in replica.sent] == [Compacted]
 
 
 def test_commands_gather_while_a_batch_travels() -> None:
@@ -179,8 +183,7 @@ def test_two_terms_are_two_epochs() -> None:
     replica.step(at(740), [])
     first = replica._live
     replica.peer.depose(term=9)
-    replica.step(at(750), [])
-    replica.win(1_500)
+    elected(replica, from_ms=750)
     for ms in (1_510, 1_520, 1_530):
         replica.peer.acknowledge()
         replica.step(at(ms), [])
@@ -194,18 +197,30 @@ def test_two_terms_are_two_epochs() -> None:
     assert replica._live is not first
 
 
+def flap(replica: toy.PeeredReplica, now_ms: int, *, term: int) -> None:
+    """Let the engine lose leadership and win it again while the replica does not look."""
+    engine = replica._engine
+
+    def hear(message: frames.Message, ms: int) -> None:
+        engine.receive("n2", 1, frames.encode(message), now_ms + ms)
+        engine.tick(now_ms + ms)
+
+    hear(HigherTerm(term), 0)
+    engine.tick(now_ms + 1_000)
+    attempts = [frames.decode(frame.content) for frame in engine.release()]
+    asked = next(one for one in attempts if isinstance(one, PreVoteRequest))
+    hear(PreVote(term, asked.attempt, granted=True), 1_001)
+    hear(Vote(term + 1), 1_002)
+    assert (engine.leads, engine.term) == (True, term + 1)
+
+
 def test_leadership_lost_and_won_between_two_steps_is_noticed() -> None:
     """The term tells, not the belief to lead."""
     replica = leading()
     replica.step(at(730), proposals(Add()))
-    replica.peer.depose(term=9)
-    replica._engine.tick(at(1_499).steady_ms)
-    replica.peer.grant()
-    replica._engine.tick(at(1_500).steady_ms)
-    replica.peer.vote(replica._engine.term)
-    assert replica._engine.leads
+    flap(replica, at(740).steady_ms, term=9)
 
-    assert reasons(replica.step(at(1_510), []).answers) == {0: "COMMIT_UNKNOWN"}
+    assert reasons(replica.step(at(1_750), []).answers) == {0: "COMMIT_UNKNOWN"}
 
 
 def overtake(replica: toy.PeeredReplica, *, epoch: int) -> rows.Head:
@@ -238,6 +253,8 @@ def test_opening_that_is_skipped_is_tried_again() -> None:
     overtake(replica, epoch=5)
     replica.peer.acknowledge()
     replica.step(at(720), [])
+    replica.peer.tell_age(30)
+    replica.step(at(725), [])
     replica.peer.acknowledge()
     outbox = replica.step(at(730), [])
 
@@ -247,13 +264,12 @@ def test_opening_that_is_skipped_is_tried_again() -> None:
 
 def test_follower_tells_what_it_applies() -> None:
     """Its streams live from that; it has the bytes, not the rows."""
-    replica: toy.PeeredReplica = toy.start(toy.new_store(), kind=toy.PeeredReplica)
-    replica.peer.connect()
+    replica = toy.pair()
     replica.step(at(0), [])
     head = replica.standing.head
     batch = batches.Batch(1, head.hash, 1, 1, 5, 6, 7, 8, "other", [(b"Pa", b"row")], [b"Pb"])
-    entries = [(engine.REGULAR + batches.encode(batch), 4)]
-    replica.peer.append(term=4, previous=(1, 0), entries=entries, commit_index=2)
+    entry = (REGULAR + batches.encode(batch), 4)
+    replica.peer.append(term=4, previous=(1, 0), commit_index=2, entries=[entry])
     outbox = replica.step(at(10), [])
 
     assert [(one.changes, one.puts, one.deletes) for one in outbox.applied] == [(None, [(b"Pa", b"row")], [b"Pb"])]

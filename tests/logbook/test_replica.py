@@ -15,8 +15,8 @@ from stepward.server.core.decide import Decision, Moment
 from stepward.server.core.reader import Reader
 from stepward.server.core.rejections import Rejection
 from stepward.server.logbook import batch as batches
-from stepward.server.logbook import engine
 from stepward.server.logbook.errors import BatchUnreadable, Diverged, ReplicaStopped
+from stepward.server.logbook.frames import REGULAR
 from stepward.server.logbook.outbox import Proposal, ReplicaLimits
 from stepward.server.logbook.replica import Replica
 from stepward.server.store import facts
@@ -337,7 +337,7 @@ def test_every_proposal_is_answered_once() -> None:
 def entry(store: MemoryStore, body: bytes) -> None:
     """Put an entry into the journal that no leader of ours decided."""
     journal = toy.journal(store)
-    journal.add(engine.REGULAR + body, journal[-1][1] + 1, journal[-1][2])
+    journal.add(REGULAR + body, journal[-1][1] + 1, journal[-1][2])
     store.commit()
 
 

@@ -13,15 +13,28 @@ from stepward.server.core.decide import Decision, Moment
 from stepward.server.core.reader import Reader
 from stepward.server.core.rejections import Reason, Rejection
 from stepward.server.logbook import frames
-from stepward.server.logbook.engine import Engine
+from stepward.server.logbook.frames import (
+    UNKNOWN_AGE,
+    AgeAnswer,
+    AgeQuestion,
+    Append,
+    AppendAnswer,
+    FrameEntry,
+    HigherTerm,
+    PreVote,
+    PreVoteRequest,
+    Vote,
+    VoteRequest,
+)
 from stepward.server.logbook.identity import found_cluster, open_identity
 from stepward.server.logbook.journal import StoreJournal
-from stepward.server.logbook.outbox import Answered, Instant, Outbox, Proposal
+from stepward.server.logbook.outbox import Answered, Arrived, Instant, Letter, Linked, Outbox, Proposal
 from stepward.server.logbook.replica import Replica
 from stepward.server.store.interface import Rows, Store
 from stepward.server.store.memory import MemoryStore
 
 S = TypeVar("S", bound=MemoryStore)
+M = TypeVar("M", bound=frames.Message)
 COUNTER = keys.BEAT
 BOOT = "boot-1"
 START = Instant(steady_ms=1_000, wall_ms=1_700_000_000_000)
@@ -137,8 +150,8 @@ def start(
     store: Store, *, now: Instant = START, boot_id: str = BOOT, kind: type[Replica] = Replica, **more: Any
 ) -> Any:
     """A replica on a store that knows its cluster."""
-    more = {"decider": decide, "on_failure": ignore} | more
-    return kind(store=store, identity=open_identity(store), boot_id=boot_id, now=now, **more)
+    usual: dict[str, Any] = {"decider": decide, "on_failure": ignore, "rng": random.Random(1)}
+    return kind(store=store, identity=open_identity(store), boot_id=boot_id, now=now, **(usual | more))
 
 
 def at(ms: int) -> Instant:
@@ -173,83 +186,90 @@ class Sent(NamedTuple):
 class PeeredReplica(Replica):
     """A replica with a peer `n2` that a test speaks for: nothing is committed before the test says so.
 
-    `sent` are the messages that left.
+    `sent` are the messages that left. What the peer says is heard in the next step.
     """
 
     def __init__(self, **more: Any) -> None:
-        self.sent: list[Sent] = []
         super().__init__(**more)
+        self.sent: list[Sent] = []
+        self.peer = Peer(self)
 
     @override
-    def _make_engine(self, now: Instant) -> Engine:
-        engine = Engine(
-            node_id=self._identity.node_id,
-            peers=("n2",),
-            journal=self._journal,
-            apply=self._apply,
-            now_ms=now.steady_ms,
-            rng=random.Random(1),
-        )
-        self.peer = Peer(engine)
-        return engine
-
-    @override
-    def step(self, now: Instant, inbox: Sequence[Any]) -> Outbox:
-        outbox = super().step(now, inbox)
+    def step(self, now: Instant, inbox: Sequence[Letter]) -> Outbox:
+        letters, self.peer.letters = self.peer.letters, []
+        outbox = super().step(now, [*letters, *inbox])
         for frame in outbox.frames:
             assert frame.peer_id == "n2"
             with self._store.snapshot() as snapshot:
                 self.sent.append(Sent(frames.decode(frame.content), snapshot))
         return outbox
 
+    def said(self, kind: type[M]) -> list[M]:
+        """The messages of a kind that left."""
+        return [sent.message for sent in self.sent if isinstance(sent.message, kind)]
+
+    def entries_sent(self) -> list[bytes]:
+        """The commands of all entries that left."""
+        return [entry.command for message in self.said(Append) for entry in message.entries]
+
     def win(self, ms: int) -> None:
-        """Let its election timer run out, and let the peer vote for it."""
-        self.step(at(ms - 1), [])
+        """Let its election timer run out, and let the peer vote for it; the no-op has left at `ms`."""
+        self.step(at(ms - 4), [])
         self.peer.grant()
+        self.step(at(ms - 2), [])
+        self.peer.vote()
         self.step(at(ms), [])
-        self.peer.vote(self._engine.term)
 
 
 class Peer:
-    """What `n2` says, at the moment at which the engine last moved."""
+    """What `n2` says."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    def connect(self) -> None:
-        self._engine.linked("n2")
+    def __init__(self, replica: PeeredReplica) -> None:
+        self._replica = replica
+        self.letters: list[Letter] = [Linked("n2")]
 
     def say(self, message: frames.Message) -> None:
-        self._engine.receive("n2", 1, frames.encode(message), self._engine._raft.now_ms)
+        self.letters.append(Arrived("n2", 1, frames.encode(message)))
 
     def grant(self) -> None:
         """Would vote for the replica."""
-        self.say(frames.PreVote(term=self._engine.term, attempt=self._engine._elections._attempt, granted=True))
+        asked = self._last(PreVoteRequest)
+        self.say(PreVote(asked.term - 1, asked.attempt, granted=True))
 
-    def vote(self, term: int) -> None:
-        self.say(frames.Vote(term))
+    def vote(self) -> None:
+        self.say(Vote(self._last(VoteRequest).term))
 
     def acknowledge(self) -> None:
-        """Everything that the replica has."""
-        engine = self._engine
-        next_index = engine._journal.last_index + 1
-        self.say(frames.AppendAnswer(engine.term, engine._sender.round, engine._raft.now_ms, True, next_index))
+        """Everything that was sent."""
+        last = self._last(Append)
+        next_index = last.prev_index + len(last.entries) + 1
+        self.say(AppendAnswer(last.term, last.round, last.sent_ms, matches=True, next_index=next_index))
 
-    def refuse(self, next_index: int) -> None:
-        """What the replica has sent last; it should go on there."""
-        engine = self._engine
-        self.say(frames.AppendAnswer(engine.term, engine._sender.round, engine._raft.now_ms, False, next_index))
+    def tell_age(self, age_ms: int) -> None:
+        """The batch that the replica asked about was decided so long ago."""
+        self.say(AgeAnswer(self._last(AgeQuestion).head_hash, age_ms, START.wall_ms))
 
     def append(
         self, *, term: int, previous: tuple[int, int], entries: Sequence[tuple[bytes, int]], commit_index: int
     ) -> None:
         """Lead that term, and send entries: command and term each."""
-        sent = [frames.FrameEntry(entry_term, 0, command) for command, entry_term in entries]
-        self.say(frames.Append(term, *previous, commit_index, 1, 0, sent))
+        sent = [FrameEntry(entry_term, UNKNOWN_AGE, command) for command, entry_term in entries]
+        self.say(Append(term, *previous, commit_index, 1, 0, sent))
 
     def depose(self, term: int) -> None:
-        """Tell of a later term."""
-        self.say(frames.HigherTerm(term))
+        """There is a later term."""
+        self.say(HigherTerm(term))
+
+    def _last(self, kind: type[M]) -> M:
+        return self._replica.said(kind)[-1]
+
+
+def pair(**more: Any) -> PeeredReplica:
+    """A replica that has a peer, on a new store."""
+    store = MemoryStore()
+    found_cluster(store, "n1", wall_ms=START.wall_ms, members=("n1", "n2"), cluster_id="pair")
+    replica: PeeredReplica = start(store, kind=PeeredReplica, **more)
+    return replica
 
 
 def seeds(count: int) -> Iterator[random.Random]:

@@ -52,6 +52,7 @@ class Host:
             decider=decider,
             boot_id="boot",
             now=Instant(CLOCK.steady_ms(), CLOCK.wall_ms()),
+            rng=random.Random(1),
             on_failure=lambda command, error: None,
         )
         self.shard = Shard(replica, clock=CLOCK, config=self.config, counters=self.counters, on_fatal=self.fatal.append)

@@ -51,7 +51,7 @@ from stepward.v1 import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from stepward.server.config import ClusterConfig, NodeConfig
@@ -98,6 +98,8 @@ class CountedStore(LmdbStore):
         super().__init__(directory)
         self._counters = counters
         self._guard = guard
+        # Told how many milliseconds each flush took.
+        self.on_flush: Callable[[float], None] = lambda _took_ms: None
 
     def put_entry(self, index: int, value: bytes) -> None:  # type: ignore[explicit-override]  # `override` is of 3.12
         """See `store.interface.Store`."""
@@ -115,7 +117,9 @@ class CountedStore(LmdbStore):
             super().commit()
         finally:
             self._guard.leave()
-        self._counters.flush_s.note(time.perf_counter() - began)
+        took_s = time.perf_counter() - began
+        self._counters.flush_s.note(took_s)
+        self.on_flush(took_s * 1_000)
 
 
 class Node:
@@ -300,15 +304,17 @@ class Node:
         if self._supervisor is not None:
             self._supervisor.on_applied(applied)
 
-    def _make_shard(self, store: LmdbStore) -> Shard:
+    def _make_shard(self, store: CountedStore) -> Shard:
         replica = Replica(
             store=store,
             identity=self.identity,
             decider=_decider(self._cluster.limits),
             boot_id=boot_id(),
             now=Instant(self._clock.steady_ms(), self._clock.wall_ms()),
+            rng=random.Random(random.SystemRandom().getrandbits(128)),
             on_failure=self._on_failure,
         )
+        store.on_flush = replica.note_flush
         return Shard(replica, clock=self._clock, config=self._config, counters=self._counters, on_fatal=self._on_fatal)
 
     def _on_failure(self, command: object, error: BaseException) -> None:

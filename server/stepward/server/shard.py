@@ -13,7 +13,7 @@ import threading
 import time
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol
 
 from stepward.server import observe
 from stepward.server.core import keys
@@ -318,7 +318,7 @@ class Shard:
         now = Instant(self._clock.steady_ms(), self._clock.wall_ms())
         began = time.perf_counter()
         try:
-            outbox = self._replica.step(now, cast("list[Proposal]", inbox))
+            outbox = self._replica.step(now, inbox)
         except Exception as error:  # noqa: BLE001 - whatever it was, a replica that raised may never be asked again
             _log.critical("replica_stopped", exc_info=True)
             self.stop()

@@ -36,13 +36,11 @@ def advance(head: Head, *, steady_ms: int, wall_ms: int) -> Clocks:
     )
 
 
-def reopen(head: Head, *, steady_ms: int, wall_ms: int, boot_id: str) -> Clocks:
-    """The clocks of the batch that opens an epoch: the gap goes to log time only.
+def reopen(head: Head, *, gap_ms: int, wall_ms: int) -> Clocks:
+    """The clocks of the batch that opens an epoch, so long after the head was decided: the gap goes to log time only.
 
-    Within one boot the gap is exact. After a reboot the wall clock is all there is; it never counts backwards.
+    Nobody led and nobody was heard meanwhile, so no lease has grown older. How long it was is never overestimated:
+    see `logbook.gap`.
     """
-    if boot_id == head.boot_id:
-        gap_ms = max(0, steady_ms - head.decided_steady_ms)
-    else:
-        gap_ms = max(0, wall_ms - head.wall_ms)
+    assert gap_ms >= 0, gap_ms
     return Clocks(led_ms=head.led_ms, log_ms=head.log_ms + gap_ms, wall_ms=max(head.wall_ms, wall_ms))

@@ -170,7 +170,8 @@ class Outbox(NamedTuple):
     """What a step gave. `wake_at_ms` is the steady instant at which `step` wants to be called again, at the latest.
 
     `fetch_from` names the node that leads when this one can only go on with all of its rows; it stays until it has
-    them.
+    them. `installed`: it has them since the last step, and whoever follows what is applied starts over from rows before
+    it looks at `applied`. `unreadable` are peers of which something could not be read: the host closes their streams.
     """
 
     answers: Sequence[Answered]
@@ -179,6 +180,8 @@ class Outbox(NamedTuple):
     wake_at_ms: int
     frames: Sequence[Frame] = ()
     fetch_from: str = ""
+    installed: bool = False
+    unreadable: Sequence[str] = ()
 
 
 class Fetched(NamedTuple):
@@ -224,5 +227,9 @@ class ReplicaLimits(Struct, frozen=True):
     free_bytes_min: int = 32 << 20
     # How often the engine moves when nothing happens. Nobody depends on it in a cluster of one.
     idle_ms: int = 100
+    # The same with peers: well below the 50 ms after which a leader says that it lives.
+    tick_ms: int = 20
+    # A leader whose flush took longer gives up: a whole election would have been over, and the others have quick disks.
+    flush_ms_max_leader: int = 600
     # How old an answer about the free disk may be.
     free_bytes_age_ms: int = 100

@@ -7,7 +7,6 @@ whoever hosts it calls `step` from the one thread on which it was made. Everythi
 from __future__ import annotations
 
 from contextlib import contextmanager
-from random import Random
 from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 import msgspec
@@ -15,29 +14,36 @@ import msgspec
 from stepward.server.core import clocks, epoch_rows, keys
 from stepward.server.core.rejections import Reason, Rejection
 from stepward.server.logbook import batch as batches
-from stepward.server.logbook import engine
+from stepward.server.logbook import frames, installing
 from stepward.server.logbook.batch import Batch, Verdict
 from stepward.server.logbook.deciding import Author, Gatherer, Ground
 from stepward.server.logbook.engine import Engine
 from stepward.server.logbook.errors import AssertionsOff, BatchUnreadable, Diverged, ReplicaStopped
+from stepward.server.logbook.gap import HeadAge
 from stepward.server.logbook.journal import StoreJournal
+from stepward.server.logbook.listening import Listener
 from stepward.server.logbook.outbox import (
     Answered,
     Applied,
     Condition,
     Decider,
+    Fetched,
     Instant,
+    Letter,
     Outbox,
     Proposal,
     ReplicaLimits,
     Standing,
 )
+from stepward.server.logbook.questions import Questions, not_leader
 from stepward.server.logbook.waiting import Waiting
 from stepward.server.store import facts
+from stepward.server.store.errors import IncomingFailed
 from stepward.server.store.live import CommittedRows, LiveRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from random import Random
 
     from stepward.server.core.rows import Row
     from stepward.server.logbook.identity import Identity
@@ -61,10 +67,11 @@ class Replica:
 
     Args:
         store: Opened by the caller, on this thread; closed by `close`.
-        identity: Who this node is; made by `create_cluster`, read by `open_identity`.
+        identity: Who this node is, and who the others are; made by `create_cluster`, read by `open_identity`.
         decider: Called with committed rows while no batch is in flight.
         boot_id: Names the boot to which `steady_ms` belongs.
         now: The moment of the start.
+        rng: Chance, for elections.
         on_failure: Told of each command whose rule raised, for the log.
         limits: Bounds; the defaults are those of a node.
 
@@ -82,6 +89,7 @@ class Replica:
         decider: Decider,
         boot_id: str,
         now: Instant,
+        rng: Random,
         on_failure: Callable[[object, BaseException], None],
         limits: ReplicaLimits | None = None,
     ) -> None:
@@ -89,7 +97,6 @@ class Replica:
             raise AssertionsOff
         self._store = store
         self._identity = identity
-        self._boot_id = boot_id
         self._author = Author(identity.incarnation, boot_id)
         self._on_failure = on_failure
         self._limits = limits or ReplicaLimits()
@@ -102,7 +109,16 @@ class Replica:
             pinned_bytes_max=self._limits.pinned_bytes_max,
             boot_id=boot_id,
         )
-        self._engine = self._make_engine(now)
+        self._engine = Engine(
+            node_id=identity.node_id,
+            peers=identity.peers,
+            journal=self._journal,
+            apply=self._apply,
+            now_ms=now.steady_ms,
+            rng=rng,
+            incarnation=identity.node_incarnation,
+        )
+        self._head_age = HeadAge(journal=self._journal, engine=self._engine, peers=identity.peers, boot_id=boot_id)
         # The term for which this replica has proposed an epoch; None while it leads none.
         self._epoch_term: int | None = None
         # There while that epoch is open; built from rows at its first batch, and thrown away with it.
@@ -110,27 +126,21 @@ class Replica:
         self._in_flight: _InFlight | None = None
         self._waiting = Waiting()
         self._gatherer = Gatherer(decider=decider, author=self._author, waiting=self._waiting, limits=self._limits)
+        self._questions = Questions(engine=self._engine, peers=identity.peers, limits=self._limits)
+        self._listener = Listener(engine=self._engine, questions=self._questions, head_age=self._head_age)
         self._free_bytes, self._free_bytes_at_ms = store.free_bytes(), now.steady_ms
+        self._stepped_at_ms = now.steady_ms
+        self._flush_ms = 0.0
+        self._installed = False
         self._unsound = False
         self._answers: list[Answered] = []
         self._applied: list[Applied] = []
 
-    def _make_engine(self, now: Instant) -> Engine:
-        return Engine(
-            node_id=self._identity.node_id,
-            peers=self._identity.peers,
-            journal=self._journal,
-            apply=self._apply,
-            now_ms=now.steady_ms,
-            # Nothing hangs on chance here but that no two nodes, and no two starts, wait for the same time.
-            rng=Random(f"{self._identity.node_id} {self._boot_id} {now.steady_ms}"),
-            incarnation=self._identity.node_incarnation,
-        )
+    def step(self, now: Instant, inbox: Sequence[Letter]) -> Outbox:
+        """Hear the peers, take in proposals, move the engine, decide at most one batch, flush, say what came of it.
 
-    def step(self, now: Instant, inbox: Sequence[Proposal]) -> Outbox:
-        """Take in proposals, move the engine, decide at most one batch, flush, and say what came of it.
-
-        Never waits for anything but the disk. Cheap when there is nothing to do.
+        Never waits for anything but the disk. Cheap when there is nothing to do. `now` is read after the inbox was
+        taken: whether this node still led when it was asked something is judged at that instant.
 
         Raises:
             Diverged: The logbook holds a batch that does not continue ours. Nothing more will be applied or served;
@@ -143,26 +153,46 @@ class Replica:
             raise ReplicaStopped
         # Until this step has ended well: if it does not, what is in memory may be ahead of the disk.
         self._unsound = True
-        self._answers, self._applied = [], []
+        self._stepped_at_ms = now.steady_ms
+        proposals = self._listener.hear(inbox, self._head, now)
+        self._leave_slow_disk(now)
         self._engine.tick(now.steady_ms)
         self._follow_leadership(now)
-        self._take_in(inbox)
+        self._take_in(proposals)
+        self._answers += self._questions.settled(now.steady_ms, self._head.sequence, epoch_open=self._live is not None)
         self._decide(now)
         self._journal.compact()
         self._flush_before_outbox()
+        messages = self._engine.release()
         self._unsound = False
-        frames = self._engine.release()
-        return Outbox(self._answers, self._applied, self.standing, self._wake_at_ms(now), frames)
+        outbox = Outbox(
+            self._answers,
+            self._applied,
+            self._stand(now.steady_ms),
+            self._wake_at_ms(now),
+            messages,
+            self._engine.behind,
+            self._installed,
+            self._listener.unreadable(),
+        )
+        self._answers, self._applied, self._installed = [], [], False
+        return outbox
 
     @property
     def standing(self) -> Standing:
         """What this replica was at the end of the last step."""
-        return Standing(self._live is not None, self._head.epoch, self._engine.term, self._head)
+        return self._stand(self._stepped_at_ms)
 
     def condition(self) -> Condition:
         """What an operator asks for beside the standing."""
         first, last = self._journal[0][1], self._journal[-1][1]
-        return Condition(waiting=len(self._waiting), log_first_index=first, log_last_index=last)
+        return Condition(
+            waiting=len(self._waiting),
+            log_first_index=first,
+            log_last_index=last,
+            elections=self._engine.elections,
+            followers=self._engine.followers(),
+        )
 
     @contextmanager
     def committed(self) -> Iterator[CommittedRows]:
@@ -176,20 +206,72 @@ class Replica:
             return []
         return [self._waiting.pop_first() for _ in range(len(self._waiting))]
 
+    def note_flush(self, took_ms: float) -> None:
+        """Say how long a flush has taken. A leader whose disk is slow holds up everybody, and gives up."""
+        self._flush_ms = max(self._flush_ms, took_ms)
+
+    def install(self, fetched: Fetched) -> bool:
+        """Take over all rows of another node, durably, between two steps; False when they are no use (discard them).
+
+        They are committed, so they are always right; but those that this node has passed meanwhile would take rows
+        back. See `installing` for what stays.
+
+        Raises:
+            StoreCorrupt: The head of the rows cannot be read. Nothing has changed.
+            IncomingFailed: The disk did not take it. Nothing has changed.
+            StoreFailed, JournalCorrupt, ReplicaStopped: The process has to end.
+        """
+        if self._unsound:
+            raise ReplicaStopped
+        head = facts.decode_head(fetched.head)
+        passed = fetched.applied_index <= self._journal.applied or head.sequence < self._head.sequence
+        if passed or self._engine.leads:
+            return False
+        self._unsound = True
+        try:
+            installing.install(self._store, self._journal, fetched)
+        except IncomingFailed:
+            self._unsound = False
+            raise
+        self._engine.installed()
+        self._close_epoch()
+        self._head = head
+        self._installed, self._unsound = True, False
+        return True
+
     def close(self) -> None:
         """Let go of the files. What no step has flushed is lost, and was never answered. Safe to repeat."""
         self._unsound = True
         self._engine.close()
         self._store.close()
 
+    def _stand(self, now_ms: int) -> Standing:
+        return Standing(
+            self._live is not None,
+            self._head.epoch,
+            self._engine.term,
+            self._head,
+            self._engine.leader_id,
+            self._engine.lease_until_ms(now_ms),
+            self._engine.contact_at_ms,
+            self._engine.quarantined,
+        )
+
     def _flush_before_outbox(self) -> None:
-        # Answers say what the rows hold, and messages to peers promise votes and entries: no restart may forget these.
+        # Messages promise things, too, and leave behind this. But a cluster of one sends none: without this line its
+        # answers would leave before the disk has what they say.
         self._store.commit()
 
     def _wake_at_ms(self, now: Instant) -> int:
-        if self._live is not None and self._in_flight is None and self._waiting:
+        may_decide = self._live is not None and self._in_flight is None and not self._engine.transferring
+        if may_decide and self._waiting:
             return now.steady_ms
-        return now.steady_ms + self._limits.idle_ms
+        return now.steady_ms + (self._limits.tick_ms if self._identity.peers else self._limits.idle_ms)
+
+    def _leave_slow_disk(self, now: Instant) -> None:
+        took_ms, self._flush_ms = self._flush_ms, 0.0
+        if took_ms > self._limits.flush_ms_max_leader and self._identity.peers and self._engine.leads:
+            self._engine.step_down(now.steady_ms)
 
     # Epochs.
 
@@ -198,13 +280,19 @@ class Replica:
         leads, term = self._engine.leads, self._engine.term
         if self._epoch_term is not None and not (leads and term == self._epoch_term):
             self._close_epoch()
-        if self._epoch_term is None and leads and self._engine.settled:
-            self._epoch_term = term
-            self._open_epoch(now)
+        if not leads:
+            self._head_age.forget()
+        elif self._epoch_term is None and self._engine.settled:
+            self._open_epoch(now, term)
 
-    def _open_epoch(self, now: Instant) -> None:
+    def _open_epoch(self, now: Instant, term: int) -> None:
         """Propose the batch from which on this node decides. If it is skipped as stale, the next step tries again."""
-        moved = clocks.reopen(self._head, steady_ms=now.steady_ms, wall_ms=now.wall_ms, boot_id=self._boot_id)
+        gap_ms = self._head_age.gap_ms(self._head, now)
+        if gap_ms is None:
+            return
+        self._head_age.forget()
+        self._epoch_term = term
+        moved = clocks.reopen(self._head, gap_ms=gap_ms, wall_ms=now.wall_ms)
         epoch = self._head.epoch + 1
         opened = (keys.EPOCH, keys.encode_row(epoch_rows.Epoch(epoch, moved.log_ms)))
         batch = self._author.batch(Ground(self._head, now, moved), epoch=epoch, puts=[opened], deletes=[])
@@ -218,16 +306,17 @@ class Replica:
                 "leadership was lost while this was being committed; it may or may not have happened, ask again",
             )
             self._answers += [Answered(answered.token, unknown, 0) for answered in self._in_flight.answers]
-        self._refuse_waiting(_not_leader())
+        self._answers += self._questions.close(self._head.sequence)
+        self._refuse_waiting(not_leader(self._engine.leader_id))
         self._epoch_term, self._live, self._in_flight = None, None, None
 
     # Commands.
 
-    def _take_in(self, inbox: Sequence[Proposal]) -> None:
-        """Let proposals wait for the next batch, or refuse them."""
-        self._waiting.extend(inbox)
-        if self._epoch_term is None:
-            self._refuse_waiting(_not_leader())
+    def _take_in(self, proposals: Sequence[Proposal]) -> None:
+        """Let proposals wait for the next batch, or refuse them. While an epoch opens they wait for that, too."""
+        self._waiting.extend(proposals)
+        if not self._engine.leads:
+            self._refuse_waiting(not_leader(self._engine.leader_id))
         while len(self._waiting) > self._limits.waiting_max:
             message = f"{self._limits.waiting_max} commands wait already; try again later"
             overloaded = Rejection(Reason.OVERLOADED, message, retry_after_ms=self._limits.overloaded_retry_after_ms)
@@ -243,9 +332,9 @@ class Replica:
     def _decide(self, now: Instant) -> None:
         """Decide one batch from what waits, and propose it. Its answers leave when it is applied.
 
-        A decision that changes nothing was made on rows that are applied, so its answers leave at once.
+        A decision that changes nothing was made on rows that are applied; its answers leave as reads do.
         """
-        if self._live is None or self._in_flight is not None or not self._waiting:
+        if self._live is None or self._in_flight is not None or not self._waiting or self._engine.transferring:
             return
         if self._disk_is_full(now):
             free, least = self._free_bytes / 2**20, self._limits.free_bytes_min / 2**20
@@ -269,7 +358,7 @@ class Replica:
         if decision.changes:
             self._propose(now, gathered.batch, gathered.encoded, changes=decision.changes, answers=answers)
         else:
-            self._answers += answers
+            self._answers += self._questions.cleared(answers, now.steady_ms)
 
     def _disk_is_full(self, now: Instant) -> bool:
         if now.steady_ms - self._free_bytes_at_ms >= self._limits.free_bytes_age_ms:
@@ -289,18 +378,19 @@ class Replica:
     ) -> None:
         assert self._in_flight is None, "one batch is in flight already"
         assert batches.judge(self._head, batch) is Verdict.APPLY, (self._head, batch.sequence)
-        command = engine.REGULAR + encoded
+        command = frames.REGULAR + encoded
         self._in_flight = _InFlight(command, batch, batches.hash_of(encoded), changes, answers)
         self._engine.propose(command)
-        # In a cluster of one this commits and applies it; with peers it is on its way to them.
-        self._engine.tick(now.steady_ms)
+        if not self._identity.peers:
+            # This commits and applies it. With peers it leaves with this step, and is applied when they have it.
+            self._engine.tick(now.steady_ms)
 
     def _apply(self, index: int, command: bytes) -> None:
         """Write what an entry says. Called by the engine, in order; knows no rule and reads no clock."""
         match command[:1]:
-            case engine.REGULAR:
+            case frames.REGULAR:
                 self._apply_batch(index, command)
-            case engine.NO_OP:
+            case frames.NO_OP:
                 pass
             case kind:
                 # pysyncobj would unpickle these.
@@ -340,12 +430,8 @@ class Replica:
 
 def _read(index: int, command: bytes) -> tuple[Batch, bytes]:
     """A batch that came from elsewhere, and its hash."""
-    encoded = memoryview(command)[len(engine.REGULAR) :]
+    encoded = memoryview(command)[len(frames.REGULAR) :]
     try:
         return batches.decode(encoded), batches.hash_of(encoded)
     except msgspec.DecodeError as error:
         raise BatchUnreadable(index, str(error)) from error
-
-
-def _not_leader() -> Rejection:
-    return Rejection(Reason.NOT_LEADER, "this node does not lead the shard; nothing was proposed, ask its leader")

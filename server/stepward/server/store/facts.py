@@ -34,8 +34,17 @@ def read_head(source: Rows) -> rows.Head:
     Raises:
         StoreCorrupt: There is none, or it is not one.
     """
+    return decode_head(raw_head(source))
+
+
+def decode_head(value: bytes) -> rows.Head:
+    """The head that stands in `value`.
+
+    Raises:
+        StoreCorrupt: It is not one.
+    """
     try:
-        return _decode_head(raw_head(source))
+        return _decode_head(value)
     except msgspec.DecodeError as error:
         raise StoreCorrupt(f"the head cannot be read ({error}); was it written by a newer version?") from error
 
