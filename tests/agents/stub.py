@@ -38,6 +38,7 @@ class StubStream:
         self.reports: list[wire.AttemptReport] = []
         self.drained = False
         self.closed = False
+        self.failure = ""
         self.outgoing: asyncio.Queue[wire.WorkResponse | None] = asyncio.Queue()
 
     def offer(self, *offers: wire.Offer) -> None:
@@ -49,6 +50,11 @@ class StubStream:
 
     def end(self) -> None:
         self.outgoing.put_nowait(None)
+
+    def fail(self, reason: str) -> None:
+        """End it with a reason of the contract."""
+        self.failure = reason
+        self.end()
 
     def events(self, step: str) -> list[str]:
         """What was reported of a step, in order."""
@@ -122,6 +128,8 @@ class Stub(agent_service_pb2_grpc.AgentServiceServicer, definition_service_pb2_g
                 yield self._welcome(stream)
             while (message := await stream.outgoing.get()) is not None:
                 yield message
+            if stream.failure:
+                await refuse(context, stream.failure)
         finally:
             reader.cancel()
             stream.closed = True
@@ -131,7 +139,8 @@ class Stub(agent_service_pb2_grpc.AgentServiceServicer, definition_service_pb2_g
         return wire.WorkResponse(
             welcome=wire.Welcome(
                 session_id=stream.hello.session_id,
-                generation=len(same),
+                # Another node may have given it one before.
+                generation=max(len(same), stream.hello.generation + 1),
                 ttl=duration(self.ttl_ms),
                 heartbeat_interval=duration(self.ttl_ms // 6),
                 kill_grace=duration(self.kill_grace_ms),

@@ -95,8 +95,51 @@ def test_new_node_is_not_blamed_for_the_silence_of_the_old_one() -> None:
     played.connect()
     played.out()
 
-    assert played.passes(TTL_MS // 3 - 50) == []
+    assert played.passes(TTL_MS // 6 - 50) == []
     assert played.passes(50) == ["change node"]
+
+
+def silent_hello_ms(played: Played) -> int:
+    """How long the next node may leave a hello unanswered."""
+    played.lose_stream()
+    played.connect()
+    played.out()
+    since_ms = played.now_ms
+    while not played.passes(50, acknowledged=False):
+        assert played.now_ms - since_ms < 10 * TTL_MS
+    return played.now_ms - since_ms
+
+
+def test_h010_two_dead_hosts_leave_time_for_a_third_before_the_lease_ends() -> None:
+    """The renewal is given TTL/3, the next hello TTL/6: the rest of the lease is for the third node."""
+    played = Played()
+    played.open()
+    began_ms = played.now_ms
+    while played.passes(50, acknowledged=False)[-1:] != ["change node"]:
+        assert played.now_ms - began_ms < TTL_MS
+    played.heartbeats.clear()
+    assert played.now_ms - began_ms <= TTL_MS // 6 + TTL_MS // 3 + 50
+
+    second_ms = silent_hello_ms(played)
+
+    assert second_ms <= TTL_MS // 6 + 50
+    assert played.now_ms - began_ms <= TTL_MS * 3 // 4
+    assert played.session.lease_runs(played.now_ms)
+
+
+def test_hellos_in_vain_make_the_agent_more_patient() -> None:
+    """Where all nodes are slow, one that only changes nodes is never welcomed; a welcome is what begins anew."""
+    played = Played()
+    played.open()
+
+    given_ms = [silent_hello_ms(played) for _ in range(6)]
+    played.lose_stream()
+    played.open()
+    given_again_ms = silent_hello_ms(played)
+
+    sixth = -(-(TTL_MS // 6) // 50) * 50
+    assert given_ms[0] == given_again_ms == sixth
+    assert [later / given_ms[0] for later in given_ms] == pytest.approx([1, 2, 4, 8, 8, 8], rel=0.05)
 
 
 def test_message_of_a_newer_protocol_is_passed_over() -> None:

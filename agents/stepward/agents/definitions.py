@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from stepward.client.definition_forms import AnyDefinition
 
 APPLY_S_MAX: Final = 10.0
+# The same while there are other nodes: a dead host does not say that it is one.
+APPLY_S_MAX_OF_SEVERAL: Final = 3.0
 
 # What no repetition changes.
 _FINAL_REASONS: Final = frozenset({"INVALID_DEFINITION", "INVALID_ARGUMENT", "PAYLOAD_TOO_LARGE"})
@@ -67,9 +69,10 @@ async def apply(
 async def _apply_once(route: Route, dial: Dial, request: definition_service_pb2.ApplyDefinitionRequest) -> bool:
     """Whether the next node has taken it."""
     name, address = request.definition.name, route.next_address()
+    timeout_s = APPLY_S_MAX if route.alone else APPLY_S_MAX_OF_SEVERAL
     async with dial(address) as channel:
         try:
-            answer = await DefinitionServiceStub(channel).ApplyDefinition(request, timeout=APPLY_S_MAX)
+            answer = await DefinitionServiceStub(channel).ApplyDefinition(request, timeout=timeout_s)
         except grpc.aio.AioRpcError as failed:
             ending = read_ending(failed)
             if ending.reason in _FINAL_REASONS:

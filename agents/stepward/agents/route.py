@@ -25,6 +25,11 @@ class Route:
         self.failures = 0
         """Tries since the last welcome."""
 
+    @property
+    def alone(self) -> bool:
+        """Whether there is one address only."""
+        return len(self._addresses) == 1
+
     def next_address(self) -> str:
         """The address to try now: one that a node has named, else the next of the list."""
         if self._preferred:

@@ -25,8 +25,12 @@ from stepward.v1 import agent_service_pb2 as wire
 
 PROTOCOL_VERSION: Final = 1
 
-# How long a node may take to welcome while no TTL is known.
+# How long the first node may take to welcome while no TTL is known; then it is a part of the TTL. Dead hosts must leave
+# time for another node before the lease ends. After each hello in vain the next node is given twice as long, up to a
+# bound: in a cluster that is slow, agents which only change nodes would never be welcomed.
 WELCOME_MS_MAX: Final = 3_000
+_TTL_PART: Final = 6
+_DOUBLINGS_MAX: Final = 3
 
 # What was on its way when the node heard of a drain has arrived after this long; then the node is asked whether it
 # agrees that nothing is held, and again until it does.
@@ -80,6 +84,7 @@ class Session:
         self._welcomed = False
         self._leaving = False
         self._hello_at_ms = 0
+        self._hellos_in_vain = 0
         self._heartbeat_interval_ms = 0
         self._heartbeat_number = HELLO
         self._heartbeat_due_at_ms = 0
@@ -149,6 +154,7 @@ class Session:
 
     def disconnected(self) -> None:
         """The stream is gone. The lease goes on, and so does the work."""
+        self._hellos_in_vain = 0 if self._welcomed else self._hellos_in_vain + 1
         self._connected = self._welcomed = self._leaving = False
         self._messages = []
         self._send_held = False
@@ -300,8 +306,12 @@ class Session:
             self._holdings.start_granted(now_ms)
 
     def _leave_silent_node(self, now_ms: int) -> None:
-        since_ms = self._lease.silent_since_ms()
-        silence_ms_max = self._lease.ttl_ms // 3 or WELCOME_MS_MAX
+        since_ms, ttl_ms = self._lease.silent_since_ms(), self._lease.ttl_ms
+        if self._welcomed:
+            silence_ms_max = ttl_ms // 3
+        else:
+            patience_ms = ttl_ms // _TTL_PART or WELCOME_MS_MAX
+            silence_ms_max = patience_ms << min(self._hellos_in_vain, _DOUBLINGS_MAX)
         if self._connected and since_ms is not None and now_ms - since_ms >= silence_ms_max:
             self._change_node(f"it has not answered for {now_ms - since_ms} ms")
 
