@@ -57,7 +57,15 @@ class Stubs:
 @contextlib.asynccontextmanager
 async def connected(address: str, *options: tuple[str, int]) -> AsyncIterator[Stubs]:
     """A connection of its own to a node."""
-    async with grpc.aio.insecure_channel(address, options=tuple((CHANNEL_OPTIONS | dict(options)).items())) as channel:
+    options_of_all = tuple((CHANNEL_OPTIONS | dict(options)).items())
+    async with stubs_on(grpc.aio.insecure_channel(address, options=options_of_all)) as stubs:
+        yield stubs
+
+
+@contextlib.asynccontextmanager
+async def stubs_on(channel: grpc.aio.Channel) -> AsyncIterator[Stubs]:
+    """Stubs on a connection, which is closed behind them."""
+    async with channel:
         yield Stubs(
             channel,
             job_service_pb2_grpc.JobServiceStub(channel),
