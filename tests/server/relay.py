@@ -17,6 +17,7 @@ class Relay:
         self._target = (host, int(port))
         self.address = ""
         self.connections = 0
+        self.chunks = 0
         self._open = asyncio.Event()
         self._open.set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -52,6 +53,7 @@ class Relay:
         with contextlib.suppress(ConnectionError):
             while chunk := await reader.read(_CHUNK_BYTES):
                 await self._open.wait()
+                self.chunks += 1
                 writer.write(chunk)
                 await writer.drain()
         writer.close()

@@ -434,7 +434,7 @@ def _server_options(cluster: ClusterConfig, config: NodeConfig) -> list[tuple[st
         ("grpc.max_allowed_incoming_connections", config.connections_max),
         ("grpc.max_concurrent_streams", config.concurrent_streams_max),
         ("grpc.server_handshake_timeout_ms", config.handshake_timeout_ms),
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", config.ping_interval_ms_min),
+        ("grpc.http2.min_ping_interval_without_data_ms", config.ping_interval_ms_min),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.keepalive_time_ms", config.keepalive_ms),
         ("grpc.keepalive_timeout_ms", config.keepalive_timeout_ms),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import grpc
 import grpc.aio
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from stepward.server.config import NodeConfig
+
+# No node may forbid pings that are as rare as this: `ping_interval_ms_min` ends below it.
+PING_MS: Final = 20_000
 
 
 def open_channel(address: str, config: NodeConfig) -> grpc.aio.Channel:
@@ -65,7 +68,7 @@ def _options(config: NodeConfig) -> list[tuple[str, int]]:
         ("grpc.max_reconnect_backoff_ms", config.peer_backoff_ms_max),
         # On Linux the timeout of pings bounds, too, how long sent bytes may lack the other machine's word, on any
         # connection that carries something; so the pings themselves need not be frequent.
-        ("grpc.keepalive_time_ms", config.keepalive_ms),
+        ("grpc.keepalive_time_ms", PING_MS),
         ("grpc.keepalive_timeout_ms", config.peer_silence_ms_max),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
