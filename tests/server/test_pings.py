@@ -65,7 +65,7 @@ async def idle(address: str, *, every_ms: int, calls: int, for_s: float) -> tupl
 
 @pytest.mark.parametrize("calls", [0, 1])
 async def test_h068_idle_connection_stays(tmp_path: Path, calls: int) -> None:
-    """With an open stream and without any call, times shortened by 50: pings go, and nobody minds."""
+    """With an open stream and without any call, times shortened by 25: pings go, and nobody minds."""
     async with nodes.running(tmp_path / "data", ping_interval_ms_min=100) as node:
         connections, chunks = await idle(node.address, every_ms=400, calls=calls, for_s=4)
 
@@ -75,7 +75,7 @@ async def test_h068_idle_connection_stays(tmp_path: Path, calls: int) -> None:
 
 async def test_h068_pings_that_are_forbidden_are_punished(tmp_path: Path) -> None:
     """So the test above would see a connection that is cut."""
-    async with nodes.running(tmp_path / "data", ping_interval_ms_min=20_000) as node:
+    async with nodes.running(tmp_path / "data", ping_interval_ms_min=10_000) as node:
         connections, _ = await idle(node.address, every_ms=400, calls=0, for_s=4)
 
     assert connections > 1

@@ -221,7 +221,7 @@ NODE_BOUNDS = (
     Bound("concurrent_streams_max", 1, 1_000_000),
     Bound("metadata_bytes_max", 1_024, 1 << 20),
     Bound("handshake_timeout_ms", 100, 120_000),
-    Bound("ping_interval_ms_min", 100, 20_000),
+    Bound("ping_interval_ms_min", 100, 10_000),
     Bound("keepalive_ms", 1_000, 7_200_000),
     Bound("keepalive_timeout_ms", 100, 60_000),
     Bound("stop_grace_ms", 0, 60_000),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from stepward.server.config import NodeConfig
 
 # No node may forbid pings that are as rare as this: `ping_interval_ms_min` ends below it.
-PING_MS: Final = 20_000
+PING_MS: Final = 10_000
 
 
 def open_channel(address: str, config: NodeConfig) -> grpc.aio.Channel:
@@ -70,6 +70,7 @@ def _options(config: NodeConfig) -> list[tuple[str, int]]:
         # connection that carries something; so the pings themselves need not be frequent.
         ("grpc.keepalive_time_ms", PING_MS),
         ("grpc.keepalive_timeout_ms", config.peer_silence_ms_max),
+        ("grpc.http2.ping_timeout_ms", config.peer_silence_ms_max),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         # No proxy of the environment stands between nodes.
