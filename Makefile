@@ -10,6 +10,7 @@
 #   make protos     regenerate the Python code of the contract; then `make baseline` when the change is meant
 #   make docs       write the pages of docs/ anew, from runs of the demos and of the fault matrix
 #   make museum     write the page of planted faults anew
+#   make simulation SEEDS=1000   run three simulated nodes through as many storms; SEED=7 replays one
 #   make bench      measure; BENCH="--help" shows how
 #   make clean      remove the environments and what tools left behind
 
@@ -24,11 +25,13 @@ PYTEST_ARGS ?=
 JOBS ?= 2
 PARALLEL := --numprocesses $(JOBS) --dist worksteal
 BENCH ?=
+SEEDS ?= 1000
+SEED ?=
 
 # Root tests are asked for when this is root; otherwise pytest's summary says what was left out.
 ROOT_FLAG := $(if $(filter 0,$(shell id -u)),--root)
 
-.PHONY: demo env test check format-check lint types protos-fresh buf tests-all format protos baseline docs museum bench clean
+.PHONY: demo env test check format-check lint types protos-fresh buf tests-all format protos baseline docs museum simulation bench clean
 
 demo: $(VENV)/.stamp-server
 	$(BIN)/stepward demo
@@ -84,6 +87,9 @@ docs: env
 
 museum: env
 	$(BIN)/python -m tests.museum.page
+
+simulation: env
+	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
 bench: env
 	$(BIN)/python -m loadtest.bench $(BENCH)

@@ -1,4 +1,4 @@
-"""One contract for whatever holds rows: both stores, the cache of a leader above each, and a snapshot."""
+"""One contract for whatever holds rows: all stores, the cache of a leader above each, and a snapshot."""
 
 import random
 from abc import ABC, abstractmethod
@@ -14,6 +14,7 @@ from stepward.server.store.interface import KEY_BYTES_MAX, Store, key_too_long, 
 from stepward.server.store.live import CommittedRows, LiveRows
 from stepward.server.store.lmdb_store import LmdbStore
 from stepward.server.store.memory import MemoryStore
+from tests.simulation.disk import Device, PageStore
 
 Keys = list[bytes]
 
@@ -93,9 +94,11 @@ class SnapshotShelf(Shelf):
         self.open.__exit__(None, None, None)
 
 
-@pytest.fixture(params=["memory", "lmdb"])
+@pytest.fixture(params=["memory", "lmdb", "pages"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    made: Store = MemoryStore() if request.param == "memory" else LmdbStore(tmp_path / "data", create=True)
+    made: Store = PageStore(Device(random.Random(1)))
+    if request.param != "pages":
+        made = MemoryStore() if request.param == "memory" else LmdbStore(tmp_path / "data", create=True)
     yield made
     made.close()
 

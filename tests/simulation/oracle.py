@@ -1,0 +1,211 @@
+"""What must be true at every moment, whatever happens: the oracle sees everything and forgets nothing.
+
+It is told of every step of every replica, of every answer that leaves, and of what agents hold. It knows no rule of the
+logbook and none of the core; it compares what they say with what they said before.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from stepward.server.core import invariants, keys, rows
+from stepward.server.core.rejections import Reason, Rejection
+from stepward.server.core.rows import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stepward.server.core.reader import Reader
+    from stepward.server.logbook.outbox import Applied, Standing
+
+# Answers that say nothing of the rows.
+SAYS_NOTHING = frozenset(
+    {
+        Reason.NOT_LEADER,
+        Reason.NO_LEADER,
+        Reason.COMMIT_UNKNOWN,
+        Reason.NODE_DRAINING,
+        Reason.OVERLOADED,
+        Reason.DISK_FULL,
+    }
+)
+
+
+class ViolationError(AssertionError):
+    """Something is true that must never be. `kind` is for counting."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(f"{kind}: {text}")
+        self.kind = kind
+
+
+class Promise(NamedTuple):
+    """What a node has shown to others, so that it may not forget it, whatever happens to it but a wipe."""
+
+    sequence: int = 0
+    term: int = 0
+
+
+class Leased(NamedTuple):
+    """A node that may answer reads alone."""
+
+    node_id: str
+    term: int
+
+
+class Oracle:
+    """Raises at the first thing that is wrong."""
+
+    def __init__(self) -> None:
+        # Newest sequence that an answer has spoken of: nothing that is answered later may know less.
+        self.acknowledged = 0
+        self.counts: Counter[str] = Counter()
+        self.promises: dict[str, Promise] = {}
+        self._hashes: dict[int, bytes] = {}
+        self._leaders: dict[int, str] = {}
+        self._epochs: dict[int, str] = {}
+        self._newest_epoch = 0
+        self._applied = 0
+        self._led_ms = 0
+        self._tokens: dict[tuple[str, int], int] = {}
+        self._ending: set[str] = set()
+        # Where agents stand, by session: set by the world, asked when a session ends.
+        self.lease_runs: Callable[[str], bool] = lambda _session_id: False
+
+    # Replicas.
+
+    def started(self, node_id: str, standing: Standing) -> None:
+        """A node reads its disk."""
+        self._keep_promise(node_id, standing)
+        self._see_head(node_id, standing)
+
+    def _keep_promise(self, node_id: str, standing: Standing) -> None:
+        promise = self.promises.setdefault(node_id, Promise())
+        if standing.head.sequence < promise.sequence or standing.term < promise.term:
+            self.red("forgotten", f"{node_id} showed {promise} and is at {short(standing)}")
+
+    def wiped(self, node_id: str) -> None:
+        """A node has lost its disk, and may know nothing."""
+        self.promises[node_id] = Promise()
+
+    def stepped(self, node_id: str, standing: Standing) -> None:
+        """A step of a replica is over, and its outbox leaves."""
+        self._keep_promise(node_id, standing)
+        self.promises[node_id] = Promise(standing.head.sequence, standing.term)
+        self._see_head(node_id, standing)
+        if standing.leader_id == node_id and self._leaders.setdefault(standing.term, node_id) != node_id:
+            self.red("two leaders", f"{node_id} and {self._leaders[standing.term]} in term {standing.term}")
+        if standing.leads:
+            opened = standing.epoch not in self._epochs
+            if self._epochs.setdefault(standing.epoch, node_id) != node_id:
+                self.red("two epochs", f"{node_id} and {self._epochs[standing.epoch]} lead epoch {standing.epoch}")
+            if opened:
+                self.counts["epochs"] += 1
+                self._see_epoch(node_id, standing)
+
+    def _see_epoch(self, node_id: str, standing: Standing) -> None:
+        """A new epoch stands on everything that was acknowledged. One that comes to light late has nothing to show."""
+        if standing.epoch <= self._newest_epoch:
+            return
+        self._newest_epoch = standing.epoch
+        if standing.head.sequence <= self.acknowledged:
+            self.red("lost", f"{node_id} opens {short(standing)}; {self.acknowledged} was acknowledged")
+
+    def _see_head(self, node_id: str, standing: Standing) -> None:
+        head = standing.head
+        if self._hashes.setdefault(head.sequence, head.hash) != head.hash:
+            known = self._hashes[head.sequence].hex()[:8]
+            self.red("diverged", f"{node_id} has {head.hash.hex()[:8]} at {head.sequence}, others have {known}")
+
+    def applied(self, node_id: str, applied: Applied, reader: Reader, *, led_ms: int) -> None:
+        """A replica has applied a batch; the first that does shows what it holds."""
+        if applied.sequence <= self._applied:
+            return
+        self._applied = applied.sequence
+        self.counts["batches"] += 1
+        if led_ms < self._led_ms:
+            self.red("led time", f"it goes from {self._led_ms} back to {led_ms}")
+        self._led_ms = led_ms
+        for key, value in applied.puts:
+            if key[:1] == keys.ASSIGNMENT:
+                self._see_token(key)
+            elif key[:1] == keys.SESSION:
+                row = keys.decode_row(key, value)
+                assert isinstance(row, Session)
+                if row.ending:
+                    self._see_end(key[1:].decode())
+        for key in applied.deletes:
+            if key[:1] == keys.SESSION:
+                self._see_end(key[1:].decode())
+
+    def _see_token(self, key: bytes) -> None:
+        session_id, token, job_id, ordinal = keys.parse_assignment(key)
+        if self._tokens.setdefault((job_id, ordinal), token) > token:
+            newest = self._tokens[job_id, ordinal]
+            self.red("token", f"{session_id} is given {job_id}/{ordinal} with {token} after {newest}")
+        self._tokens[job_id, ordinal] = token
+        self.counts["assignments"] += 1
+
+    def _see_end(self, session_id: str) -> None:
+        """The cluster holds a session to be over; its agent must have known that first."""
+        if session_id in self._ending:
+            return
+        self._ending.add(session_id)
+        self.counts["sessions_ended"] += 1
+        if self.lease_runs(session_id):
+            self.red("lease inequality", f"session {session_id} is ended while its agent counts on its lease")
+
+    def recount(self, node_id: str, reader: Reader, *, led_ms: int) -> None:
+        """Count the rows of a replica anew, and hold them against what they say of each other."""
+        self.counts["recounts"] += 1
+        found = invariants.violations(reader, led_ms=led_ms)
+        if found:
+            self.red("rows", f"{node_id}: {found[:3]}")
+
+    # Answers.
+
+    def answered(self, node_id: str, answer: Any, sequence: int, *, floor: int) -> None:
+        """An answer leaves a node. `floor` is what was acknowledged when it was asked."""
+        if isinstance(answer, Rejection) and answer.reason in SAYS_NOTHING:
+            self.counts[answer.reason.name] += 1
+            return
+        if isinstance(answer, Rejection) and answer.reason is Reason.INTERNAL:
+            self.red("internal", f"{node_id}: {answer.message}")
+        if sequence < floor:
+            self.red("stale", f"{node_id} answers {type(answer).__name__} at {sequence}; {floor} was known before")
+        self.counts["acknowledged"] += 1
+        self.acknowledged = max(self.acknowledged, sequence)
+
+    def leases(self, leased: list[Leased]) -> None:
+        """Who may answer reads alone at this moment."""
+        if len(leased) > 1:
+            self.red("two read leases", str(leased))
+
+    def red(self, kind: str, text: str) -> None:
+        """Something is wrong."""
+        raise ViolationError(kind, text)
+
+    # The end.
+
+    def at_rest(self, standings: dict[str, Standing]) -> None:
+        """All is healed and done: the replicas are equal, and hold all that was acknowledged."""
+        heads = {standing.head.hash for standing in standings.values()}
+        if len(heads) != 1:
+            self.red("not equal", str({node_id: short(one) for node_id, one in standings.items()}))
+        sequence = next(iter(standings.values())).head.sequence
+        if sequence < self.acknowledged:
+            self.red("lost", f"{self.acknowledged} was acknowledged, and the logbook ends at {sequence}")
+
+
+def short(standing: Standing) -> str:
+    """A standing on one line."""
+    head = standing.head
+    return f"term {standing.term} epoch {standing.epoch} at {head.sequence}/{head.hash.hex()[:8]}"
+
+
+def step_row(reader: Reader, job_id: str, ordinal: int) -> rows.Step | None:
+    """A step as a replica has it."""
+    row = reader.get(keys.step(job_id, ordinal))
+    assert row is None or isinstance(row, rows.Step)
+    return row

@@ -1,0 +1,158 @@
+"""The oracle sees what it is there for: each known wrong history is red, and its right twin is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from stepward.server.core import keys, rows
+from stepward.server.core.commands import StreamClosed
+from stepward.server.core.rejections import Reason, Rejection
+from stepward.server.core.rows import Head, Part, StartMode
+from stepward.server.logbook.outbox import Applied, Standing
+from stepward.server.store.live import CommittedRows
+from stepward.server.store.memory import MemoryStore
+from tests.simulation.oracle import Leased, Oracle, ViolationError
+
+READER = CommittedRows(MemoryStore())
+
+
+def standing(
+    sequence: int, *, term: int = 1, epoch: int = 1, leader_id: str = "", leads: bool = False, hash_: bytes = b"hash"
+) -> Standing:
+    head = Head(sequence, hash_ + bytes([sequence]), epoch, 1, 0, 0, 0, 0, "")
+    return Standing(leads, epoch, term, head, leader_id)
+
+
+def assigned(sequence: int, token: int, session_id: str = "s") -> Applied:
+    row = rows.Assignment(Part.ACTION, StartMode.ON_OFFER, 0)
+    put = (keys.assignment(session_id, token, "0-job", 0), keys.encode_row(row))
+    return Applied(sequence, 1, None, [put], [])
+
+
+def ended(sequence: int, session_id: str = "s") -> Applied:
+    return Applied(sequence, 1, None, [], [keys.session(session_id)])
+
+
+def apply(oracle: Oracle, *batches: Applied, led_ms: int = 0) -> None:
+    for batch in batches:
+        oracle.applied("n1", batch, READER, led_ms=led_ms)
+
+
+def two_leaders(oracle: Oracle) -> None:
+    oracle.stepped("n1", standing(1, leader_id="n1"))
+    oracle.stepped("n2", standing(1, leader_id="n2"))
+
+
+def two_epochs(oracle: Oracle) -> None:
+    oracle.stepped("n1", standing(1, leads=True))
+    oracle.stepped("n2", standing(1, leads=True, term=2))
+
+
+def forgotten(oracle: Oracle) -> None:
+    oracle.stepped("n1", standing(7))
+    oracle.started("n1", standing(6))
+
+
+def forgotten_term(oracle: Oracle) -> None:
+    oracle.stepped("n1", standing(7, term=3))
+    oracle.started("n1", standing(7, term=2))
+
+
+def diverged(oracle: Oracle) -> None:
+    oracle.stepped("n1", standing(7))
+    oracle.stepped("n2", standing(7, hash_=b"other"))
+
+
+def lost(oracle: Oracle) -> None:
+    oracle.answered("n1", StreamClosed(), 7, floor=0)
+    oracle.stepped("n2", standing(7, leads=True, epoch=2))
+
+
+def stale(oracle: Oracle) -> None:
+    oracle.answered("n1", StreamClosed(), 6, floor=7)
+
+
+def internal(oracle: Oracle) -> None:
+    oracle.answered("n1", Rejection(Reason.INTERNAL, "a bug"), 6, floor=0)
+
+
+def token(oracle: Oracle) -> None:
+    apply(oracle, assigned(1, 5), assigned(2, 4))
+
+
+def early_end(oracle: Oracle) -> None:
+    oracle.lease_runs = lambda session_id: session_id == "s"
+    apply(oracle, ended(1))
+
+
+def led_time(oracle: Oracle) -> None:
+    apply(oracle, ended(1), led_ms=10)
+    apply(oracle, ended(2), led_ms=9)
+
+
+def read_leases(oracle: Oracle) -> None:
+    oracle.leases([Leased("n1", 1), Leased("n2", 2)])
+
+
+def not_equal(oracle: Oracle) -> None:
+    oracle.at_rest({"n1": standing(3), "n2": standing(4)})
+
+
+def lost_at_rest(oracle: Oracle) -> None:
+    oracle.answered("n1", StreamClosed(), 7, floor=0)
+    oracle.at_rest({"n1": standing(6), "n2": standing(6)})
+
+
+WRONG: list[tuple[Callable[[Oracle], None], str]] = [
+    (two_leaders, "two leaders"),
+    (two_epochs, "two epochs"),
+    (forgotten, "forgotten"),
+    (forgotten_term, "forgotten"),
+    (diverged, "diverged"),
+    (lost, "lost"),
+    (stale, "stale"),
+    (internal, "internal"),
+    (token, "token"),
+    (early_end, "lease inequality"),
+    (led_time, "led time"),
+    (read_leases, "two read leases"),
+    (not_equal, "not equal"),
+    (lost_at_rest, "lost"),
+]
+
+
+@pytest.mark.parametrize(("history", "kind"), WRONG, ids=lambda value: getattr(value, "__name__", ""))
+def test_wrong_history_is_red(history: Callable[[Oracle], None], kind: str) -> None:
+    with pytest.raises(ViolationError) as raised:
+        history(Oracle())
+
+    assert raised.value.kind == kind
+
+
+def test_right_history_is_not_red() -> None:
+    oracle = Oracle()
+    oracle.stepped("n1", standing(1, leader_id="n1", leads=True))
+    oracle.answered("n1", StreamClosed(), 1, floor=0)
+    oracle.answered("n1", Rejection(Reason.COMMIT_UNKNOWN, "who knows"), 0, floor=1)
+    oracle.stepped("n2", standing(1, leader_id="n1"))
+    oracle.stepped("n2", standing(2, term=2, epoch=2, leader_id="n2", leads=True))
+    oracle.stepped("n1", standing(2, term=2, epoch=2, leader_id="n2"))
+    oracle.started("n1", standing(2, term=2, epoch=2))
+    apply(oracle, assigned(1, 1), assigned(2, 2), ended(3))
+    oracle.wiped("n1")
+    oracle.started("n1", standing(0, term=0, epoch=0, hash_=b"genesis"))
+    oracle.leases([Leased("n2", 2)])
+    oracle.at_rest({"n1": standing(5), "n2": standing(5)})
+
+    assert oracle.acknowledged == 1
+
+
+def test_epoch_that_comes_to_light_late_has_nothing_to_show() -> None:
+    """A leader that stood still while another took over opened its epoch before anything of that was acknowledged."""
+    oracle = Oracle()
+    oracle.stepped("n2", standing(9, epoch=3, leads=True, term=3))
+    oracle.answered("n2", StreamClosed(), 9, floor=0)
+
+    oracle.stepped("n1", standing(5, epoch=2, leads=True, term=2))
