@@ -1,16 +1,17 @@
 """A follower that is too far behind takes over all rows: at once and whole, never backwards, and keeps its promises."""
 
 import pytest
-from msgspec.structs import replace
 from typing_extensions import override
 
+from stepward.server.logbook.frames import NO_OP
 from stepward.server.logbook.identity import open_identity
 from stepward.server.logbook.outbox import Fetched, ReplicaLimits
 from stepward.server.store import facts
 from stepward.server.store.errors import IncomingFailed, StoreCorrupt
 from stepward.server.store.interface import Store
 from stepward.server.store.memory import MemoryStore
-from tests.logbook.toy import Add
+from tests.logbook import toy
+from tests.logbook.toy import Add, at
 from tests.logbook.trio import IDS, Trio
 
 # So short a journal that what a follower lacks is soon gone.
@@ -150,51 +151,46 @@ def test_leader_installs_nothing() -> None:
     assert not trio.replica(leader).install(rows)
 
 
-def test_entries_behind_the_rows_that_may_be_of_a_majority_stay() -> None:
-    """This node has acknowledged them. Dropped, they might be lost with the leader."""
-    trio = Trio()
-    trio.write(Add())
-    leader = trio.lead()
-    trio.settle()
-    target, third = others(leader)
-    rows = fetch(trio, leader, target)
-    trio.cut_off(leader, third)
-    trio.write(Add(), Add(), node_id=leader)
-    replica = trio.replica(target)
-    last = replica._journal.last
-    # As after a restart on a disk that has the entries, and not that they were committed.
-    assert last[0] > rows.applied_index
-    replica._journal._applied = rows.applied_index - 1
-    replica._head = replace(replica._head, sequence=1)
-    assert replica.install(rows)
+@pytest.mark.parametrize(
+    ("applied_term", "last"),
+    [
+        # The same entry as the rows hold: this node may have acknowledged what follows, and may be one of a majority.
+        (4, (6, 4)),
+        # Another one: what follows stands on what was never committed.
+        (5, (3, 5)),
+    ],
+)
+def test_entries_behind_the_rows(applied_term: int, last: tuple[int, int]) -> None:
+    replica = toy.pair()
+    replica.peer.append(term=4, previous=(1, 0), entries=[(NO_OP, 4)] * 5, commit_index=1)
+    replica.step(at(0), [])
+    assert replica._journal.last == (6, 4)
+    head = facts.encode_head(replica.standing.head)
+    incoming = replica._store.incoming()
+    incoming.commit()
+    assert replica.install(Fetched(incoming, head, 3, applied_term))
 
     assert replica._journal.last == last
-    assert replica._journal.first_index == rows.applied_index
+    assert (replica._journal.first_index, replica._journal.applied) == (3, 3)
 
 
-def test_entries_behind_another_entry_than_the_rows_hold_go() -> None:
-    """They stand on what was never committed."""
+def test_deposed_leader_may_take_over_rows() -> None:
+    """The batch that it left behind is in the way of nobody."""
     trio = Trio()
     trio.write(Add())
-    leader = trio.lead()
+    old = trio.lead()
     trio.settle()
-    doomed, third = others(leader)[0], others(leader)[1]
-    trio.isolate(leader)
-    trio.ask(leader, Add())
+    trio.isolate(old)
+    trio.ask(old, Add())
     trio.run(1_500)
-    new = trio.lead(among=[doomed, third])
+    new = trio.lead(among=others(old))
     for _ in range(5):
         trio.write(Add(), node_id=new)
-    old = trio.replica(leader)
-    left_behind = old._journal.last
-    rows = fetch(trio, new, leader)
-    assert left_behind[0] <= rows.applied_index
-    assert old.install(rows)
-
-    assert old._journal.last == (rows.applied_index, rows.applied_term)
+    assert trio.replica(old).install(fetch(trio, new, old))
     trio.heal()
     trio.settle()
-    assert trio.counter(leader) == 6
+
+    assert trio.counter(old) == 6
 
 
 class FullStore(MemoryStore):

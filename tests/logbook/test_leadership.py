@@ -19,7 +19,7 @@ from stepward.server.logbook.frames import (
     PreVoteRequest,
     Vote,
 )
-from stepward.server.logbook.outbox import ReplicaLimits
+from stepward.server.logbook.outbox import Arrived, ReplicaLimits
 from stepward.server.store import facts
 from tests.logbook import toy
 from tests.logbook.toy import Add, Ask, Counted, answers, at, proposals, reasons
@@ -276,6 +276,19 @@ def test_follower_tells_what_it_applies() -> None:
     assert replica._store.get(b"Pa") == b"row"
     assert not outbox.standing.leads
     assert (outbox.standing.epoch, outbox.standing.head.sequence) == (1, 1)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xc1", b"\x80\x04\x95", frames.encode(HigherTerm(9)) + b"\x00"])
+def test_what_cannot_be_read_ends_its_stream(content: bytes) -> None:
+    """The node goes on. What stands behind it on that stream counts for nothing: something is missing before it."""
+    replica = leading()
+    later = frames.encode(HigherTerm(9))
+    outbox = replica.step(at(730), [Arrived("n2", 1, content), Arrived("n2", 1, later)])
+    assert (outbox.unreadable, outbox.standing.leads) == (["n2"], True)
+    outbox = replica.step(at(740), [Arrived("n2", 1, later)])
+    assert (outbox.unreadable, outbox.standing.leads) == ([], True)
+
+    assert not replica.step(at(750), [Arrived("n2", 2, later)]).standing.leads
 
 
 def test_closed_replica_steps_no_more() -> None:

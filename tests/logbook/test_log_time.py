@@ -188,15 +188,15 @@ def questions(replica: toy.PeeredReplica) -> int:
 def test_no_epoch_before_the_age_of_the_head_is_known() -> None:
     """It is asked again in case the question was lost."""
     replica = rebooted_pair()
-    for ms in range(720, 930, 10):
+    for ms in range(720, 1_030, 10):
         outbox = replica.step(at(ms), [])
         replica.peer.acknowledge()
         assert not outbox.applied
-    assert questions(replica) == 3
+    assert questions(replica) == 4
     replica.peer.tell_age(30)
-    replica.step(at(930), [])
+    replica.step(at(1_030), [])
     replica.peer.acknowledge()
-    head = replica.step(at(940), []).standing.head
+    head = replica.step(at(1_040), []).standing.head
 
     assert head.sequence == 2
     assert head.log_ms == 30

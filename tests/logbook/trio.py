@@ -13,6 +13,7 @@ from stepward.server.logbook.outbox import (
     Applied,
     Arrived,
     Confirm,
+    Decider,
     Instant,
     Letter,
     Linked,
@@ -57,10 +58,10 @@ class Machine:
 class Trio:
     """A cluster of three. Time begins at 10 s and moves with `run`; nothing moves by itself."""
 
-    def __init__(self, *, limits: ReplicaLimits | None = None, seed: int = 1, kind: type[Replica] = Replica) -> None:
+    def __init__(self, *, limits: ReplicaLimits | None = None, seed: int = 1, decider: Decider = toy.decide) -> None:
         self.ms = 10_000
         self.limits = limits or ReplicaLimits()
-        self.kind = kind
+        self.decider = decider
         self._rng = Random(seed)
         self._connections = 0
         # By sender and receiver: when each message arrives, and on which stream.
@@ -88,13 +89,13 @@ class Trio:
         """Let a node start on what its disk holds."""
         machine = self.machines[node_id]
         assert machine.replica is None
-        machine.replica = self.kind(
+        machine.replica = Replica(
             store=machine.store,
             identity=open_identity(machine.store),
             boot_id=machine.boot_id,
             now=machine.now(self.ms),
             rng=Random(self._rng.random()),
-            decider=toy.decide,
+            decider=self.decider,
             on_failure=toy.ignore,
             limits=self.limits,
         )

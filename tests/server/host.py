@@ -42,13 +42,14 @@ class Host:
     def __init__(self, decider: Decider, **config: object) -> None:
         store = MemoryStore()
         found_cluster(store, "n1", wall_ms=CLOCK.wall_ms())
+        self.identity = open_identity(store)
         self.counters = Counters()
         self.fatal: list[str] = []
         self.free_bytes = 1 << 40
         self.config = NodeConfig(data=Path("data"), **config)  # type: ignore[arg-type]  # whatever the test wants
         replica = Replica(
             store=store,
-            identity=open_identity(store),
+            identity=self.identity,
             decider=decider,
             boot_id="boot",
             now=Instant(CLOCK.steady_ms(), CLOCK.wall_ms()),

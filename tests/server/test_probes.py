@@ -124,7 +124,7 @@ def nothing(reader: object, commands: list[AnyCommand], moment: object) -> Decis
 def vitals_of(host: Host, clock: ManualClock) -> Vitals:
     return Vitals(
         host.shard,
-        identity=host.shard._replica._identity,
+        identity=host.identity,
         version="1",
         clock=clock,
         counters=Counters(),

@@ -27,13 +27,16 @@ class Handover:
         self._term = 0
         self._began_ms = 0
 
+    def __bool__(self) -> bool:
+        """Whether one is under way."""
+        return self._asked is not None
+
     def begin(self, asked: Transfer, now_ms: int) -> Rejection | None:
         """Start to hand over; or the reason why not."""
-        if self._asked is not None:
-            return Rejection(Reason.NODE_STATE, "leadership is being handed over already; ask again in a second")
         reason = self._engine.transfer(asked.target_id, now_ms)
         if reason:
-            return Rejection(Reason.NODE_STATE, f"leadership stays here: {reason}")
+            return Rejection(Reason.NODE_STATE, f"leadership stays as it is: {reason}")
+        assert self._asked is None, "what the engine has ended was answered"
         self._asked, self._term, self._began_ms = asked, self._engine.term, now_ms
         return None
 

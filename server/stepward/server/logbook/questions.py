@@ -38,6 +38,10 @@ class Questions:
         self._confirms: deque[Confirm] = deque()
         self._others: deque[Transfer | Recover] = deque()
 
+    def __bool__(self) -> bool:
+        """Whether anything waits for an answer."""
+        return bool(self._confirms or self._others or len(self._reads) or self._handover)
+
     def ask(self, question: Question) -> None:
         """Note a question; `settled` has its answer, in this step or a later one."""
         if isinstance(question, Confirm):

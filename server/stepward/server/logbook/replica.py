@@ -96,7 +96,7 @@ class Replica:
         if not __debug__:
             raise AssertionsOff
         self._store = store
-        self._identity = identity
+        self._peers = identity.peers
         self._author = Author(identity.incarnation, boot_id)
         self._on_failure = on_failure
         self._limits = limits or ReplicaLimits()
@@ -159,7 +159,9 @@ class Replica:
         self._engine.tick(now.steady_ms)
         self._follow_leadership(now)
         self._take_in(proposals)
-        self._answers += self._questions.settled(now.steady_ms, self._head.sequence, epoch_open=self._live is not None)
+        if self._questions:
+            answers = self._questions.settled(now.steady_ms, self._head.sequence, epoch_open=self._live is not None)
+            self._answers += answers
         self._decide(now)
         self._journal.compact()
         self._flush_before_outbox()
@@ -224,9 +226,10 @@ class Replica:
         if self._unsound:
             raise ReplicaStopped
         head = facts.decode_head(fetched.head)
-        passed = fetched.applied_index <= self._journal.applied or head.sequence < self._head.sequence
-        if passed or self._engine.leads:
+        if fetched.applied_index <= self._journal.applied or self._engine.leads:
             return False
+        assert head.sequence >= self._head.sequence, (head, self._head)
+        assert self._epoch_term is None, "who does not lead has closed its epoch"
         self._unsound = True
         try:
             installing.install(self._store, self._journal, fetched)
@@ -234,7 +237,6 @@ class Replica:
             self._unsound = False
             raise
         self._engine.installed()
-        self._close_epoch()
         self._head = head
         self._installed, self._unsound = True, False
         return True
@@ -266,11 +268,11 @@ class Replica:
         may_decide = self._live is not None and self._in_flight is None and not self._engine.transferring
         if may_decide and self._waiting:
             return now.steady_ms
-        return now.steady_ms + (self._limits.tick_ms if self._identity.peers else self._limits.idle_ms)
+        return now.steady_ms + (self._limits.tick_ms if self._peers else self._limits.idle_ms)
 
     def _leave_slow_disk(self, now: Instant) -> None:
         took_ms, self._flush_ms = self._flush_ms, 0.0
-        if took_ms > self._limits.flush_ms_max_leader and self._identity.peers and self._engine.leads:
+        if took_ms > self._limits.flush_ms_max_leader and self._peers and self._engine.leads:
             self._engine.step_down(now.steady_ms)
 
     # Epochs.
@@ -381,7 +383,7 @@ class Replica:
         command = frames.REGULAR + encoded
         self._in_flight = _InFlight(command, batch, batches.hash_of(encoded), changes, answers)
         self._engine.propose(command)
-        if not self._identity.peers:
+        if not self._peers:
             # This commits and applies it. With peers it leaves with this step, and is applied when they have it.
             self._engine.tick(now.steady_ms)
 
