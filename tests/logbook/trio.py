@@ -5,9 +5,11 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
+from msgspec import structs
+
 from stepward.server.core.commands import Command
 from stepward.server.core.rejections import Rejection
-from stepward.server.logbook.identity import found_cluster, open_identity
+from stepward.server.logbook.identity import found_cluster, join_cluster, open_identity
 from stepward.server.logbook.outbox import (
     Answered,
     Applied,
@@ -112,6 +114,14 @@ class Trio:
         for peer in IDS:
             self._unlink(node_id, peer)
             self._unlink(peer, node_id)
+
+    def wipe(self, node_id: str) -> None:
+        """Kill a node and lose its disk; it begins anew in quarantine."""
+        self.kill(node_id)
+        machine = self.machines[node_id]
+        before = open_identity(machine.store)
+        machine.store = MemoryStore()
+        join_cluster(machine.store, structs.replace(before, node_incarnation=before.node_incarnation + 1))
 
     def reboot(self, node_id: str) -> None:
         """Kill the machine, not only the process: its steady clock begins anew."""

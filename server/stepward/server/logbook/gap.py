@@ -83,7 +83,8 @@ class HeadAge:
         if head.sequence == 0:
             # Nothing waits for anything yet.
             return 0
-        known = self.known_ms(head, now)
+        # What this node did not know when it asked it will not learn by itself.
+        known = None if head.hash == self._asked_hash else self.known_ms(head, now)
         if known is not None:
             return known
         self._ask(head, now)
