@@ -12,6 +12,7 @@ import os
 import sys
 from typing import Any
 
+from loadtest.files import add_tls_options, tls_of
 from loadtest.shapes import OUTPUT, QUEUE, TRIP_STEPS, trip
 from stepward.agents import Agent, Context
 
@@ -53,10 +54,11 @@ def main() -> int:
     options = argparse.ArgumentParser(prog="python -m loadtest.agent", description=__doc__)
     options.add_argument("--server", required=True)
     options.add_argument("--slots", type=int, default=512)
+    add_tls_options(options)
     given = options.parse_args()
     agent, count = bench_agent(given.slots)
     say(event="ready", pid=os.getpid())
-    code = agent.run([given.server])
+    code = agent.run([given.server], tls=tls_of(given))
     say(event="count", runs=count.runs, keys=len(count.keys))
     return code
 

@@ -19,15 +19,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import grpc
-
+from loadtest.cluster import Cluster, ClusterError, channel, cluster, tls_options
 from loadtest.report import Report, Yardstick, report
 from loadtest.shapes import QUEUE, SHAPES
 from loadtest.submitters import MODES
-from stepward.client.demo.processes import Child
+from stepward.client.demo.processes import Child, ChildError
+from stepward.client.tls import TlsFiles
 from stepward.v1 import agent_service_pb2, agent_service_pb2_grpc
 
-NODES = 1
 WAIT_S_MAX = 30.0
 
 # Beyond the seconds asked for: start, connect, drain.
@@ -55,18 +54,16 @@ def measure(given: argparse.Namespace, folder: Path) -> Report:
     yardstick = Yardstick(calls_per_s=calls_per_s(given.inflight, folder), flush_ms=flush_ms(folder))
     with ExitStack() as processes:
         enter = processes.enter_context
-        server = enter(
-            child("server", "stepward.server", "dev", "--data", str(folder / "data"), "--port", "0", folder=folder)
-        )
-        agent = enter(
-            child("agent", "loadtest.agent", "--server", server.address, "--slots", str(given.slots), folder=folder)
-        )
-        wait_for_agent(server.address)
-        said = load(given, server.address, {"server": server.pid, "agent": agent.pid})
+        servers = enter(cluster(folder, nodes=given.nodes, with_tls=given.tls))
+        files, leader = tls_options(servers.tls), servers.leader
+        options = ("--server", leader.address, "--slots", str(given.slots), *files)
+        agent = enter(child("agent", "loadtest.agent", *options, folder=folder))
+        wait_for_agent(leader.address, servers.tls)
+        said = load(given, servers, {**servers.pids, "agent": agent.pid})
         agent.stop()
         counted = last_line(agent)
-        log = server.tail()
-    asked = {name: getattr(given, name) for name in ("shape", "mode", "nodes", "inflight", "rate")}
+        log = leader.tail()
+    asked = {name: getattr(given, name) for name in ("shape", "mode", "nodes", "tls", "inflight", "rate")}
     steps = len(SHAPES[given.shape]().steps)
     made = report(given=asked, said=said, counted=counted, yardstick=yardstick, steps=steps)
     if not made.sound:
@@ -74,10 +71,11 @@ def measure(given: argparse.Namespace, folder: Path) -> Report:
     return made
 
 
-def load(given: argparse.Namespace, server: str, pids: dict[str, int]) -> dict[str, Any]:
+def load(given: argparse.Namespace, servers: Cluster, pids: dict[str, int]) -> dict[str, Any]:
     """Run the load process and return what it says."""
     options = {name: getattr(given, name) for name in ("mode", "inflight", "rate", "warmup", "seconds")}
-    command = [sys.executable, "-m", "loadtest.load", "--server", server, "--pids", json.dumps(pids)]
+    command = [sys.executable, "-m", "loadtest.load", "--server", ",".join(servers.addresses)]
+    command += ["--pids", json.dumps(pids), *tls_options(servers.tls)]
     command += [word for name, figure in options.items() for word in (f"--{name}", str(figure))]
     ended = subprocess.run(
         command, stdout=subprocess.PIPE, check=False, timeout=given.warmup + given.seconds + LOAD_EXTRA_S_MAX
@@ -88,11 +86,11 @@ def load(given: argparse.Namespace, server: str, pids: dict[str, int]) -> dict[s
     return said
 
 
-def wait_for_agent(server: str) -> None:
+def wait_for_agent(server: str, tls: TlsFiles | None = None) -> None:
     """Wait until the agent can be given work: the first seconds are not what is measured."""
     until = time.monotonic() + WAIT_S_MAX
-    with grpc.insecure_channel(server) as channel:
-        stub = agent_service_pb2_grpc.AgentServiceStub(channel)
+    with channel(server, tls) as opened:
+        stub = agent_service_pb2_grpc.AgentServiceStub(opened)
         while time.monotonic() < until:
             listed = stub.ListAgents(agent_service_pb2.ListAgentsRequest(), timeout=WAIT_S_MAX)
             if any(agent.connected and agent.queue == QUEUE for agent in listed.agents):
@@ -132,7 +130,8 @@ def flush_ms(folder: Path) -> float:
 def options() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.bench", description=__doc__)
-    parser.add_argument("--nodes", type=int, default=NODES, help="of the cluster (default: %(default)s)")
+    parser.add_argument("--nodes", type=int, choices=(1, 3, 5), default=1, help="of the cluster (default: %(default)s)")
+    parser.add_argument("--tls", action="store_true", help="mutual TLS between nodes and to the load and the agent")
     parser.add_argument("--shape", choices=SHAPES, default="trip", help="what a job is (default: %(default)s)")
     parser.add_argument("--mode", choices=MODES, default="run", help="how jobs are submitted (default: %(default)s)")
     parser.add_argument("--inflight", type=int, default=64, help="jobs at once (default: %(default)s)")
@@ -148,13 +147,10 @@ def options() -> argparse.ArgumentParser:
 def main() -> int:
     """Entry of the command line: 0 when the figures are sound, 1 when jobs were lost or doubled, 2 when not run."""
     given = options().parse_args()
-    if given.nodes != NODES:
-        sys.stderr.write(f"--nodes is {given.nodes}: this version runs one node; replication comes with a later one\n")
-        return 2
     with tempfile.TemporaryDirectory(prefix="stepward-bench-", dir=given.data) as folder:
         try:
             result = measure(given, Path(folder))
-        except BenchError as error:
+        except (BenchError, ClusterError, ChildError) as error:
             sys.stderr.write(f"{error}\n")
             return 2
     print(result.table())

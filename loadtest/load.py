@@ -14,14 +14,16 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 import grpc.aio
 
 from loadtest import meters
+from loadtest.files import add_tls_options, tls_of
 from loadtest.shapes import INPUT, TRIP
-from loadtest.submitters import MODES, Ended, Submitter, run_name
+from loadtest.submitters import MODES, Ended, Submitter, open_channel, run_name
 from stepward.client import StepwardError
 
 # What counts as the failure of one job rather than of the run.
@@ -88,10 +90,13 @@ async def load(given: argparse.Namespace) -> dict[str, Any]:
     tally = Tally()
     stopping = asyncio.Event()
     way = MODES[given.mode]
-    async with (
-        grpc.aio.insecure_channel(given.server) as channel,
-        way(given.server, definition=TRIP, input=INPUT, run=run_name()) as submit,
-    ):
+    addresses, tls = given.server.split(","), tls_of(given)
+    async with AsyncExitStack() as opened:
+        channels = [await opened.enter_async_context(open_channel(address, tls)) for address in addresses]
+        channel = channels[0]
+        submit = await opened.enter_async_context(
+            way(addresses[0], tls=tls, definition=TRIP, input=INPUT, run=run_name())
+        )
         loop = (
             open_loop(submit, tally, rate=given.rate, stopping=stopping)
             if given.rate
@@ -101,11 +106,14 @@ async def load(given: argparse.Namespace) -> dict[str, Any]:
         await asyncio.sleep(given.warmup)
         tally.latencies_s.clear()
         before, began = await meters.read(channel, pids), time.perf_counter()
+        elections = await meters.elections(channels)
         await asyncio.sleep(given.seconds)
         after, took_s = await meters.read(channel, pids), time.perf_counter() - began
+        elections = await meters.elections(channels) - elections
         latencies_s = sorted(tally.latencies_s)
         stopping.set()
         await asyncio.wait_for(running, DRAIN_S_MAX)
+        replicas_equal = await meters.become_equal(channels)
         status, _ = await meters.status(channel)
     return {
         "jobs": len(latencies_s),
@@ -118,6 +126,8 @@ async def load(given: argparse.Namespace) -> dict[str, Any]:
         "answered": len(tally.job_ids),
         "distinct": len(set(tally.job_ids)),
         "failures": dict(tally.failures),
+        "elections": elections,
+        "replicas_equal": replicas_equal,
         "stored": meters.jobs_by_state(status),
     }
 
@@ -134,12 +144,13 @@ def quantiles(sorted_s: list[float]) -> dict[str, float]:
 def main() -> None:
     """Entry of the command line."""
     options = argparse.ArgumentParser(prog="python -m loadtest.load", description=__doc__)
-    options.add_argument("--server", required=True)
+    options.add_argument("--server", required=True, help="where jobs are submitted, and behind commas the other nodes")
     options.add_argument("--mode", choices=MODES, default="run")
     options.add_argument("--inflight", type=int, default=64)
     options.add_argument("--rate", type=float, default=0.0)
     options.add_argument("--warmup", type=float, default=2.0)
     options.add_argument("--seconds", type=float, default=10.0)
+    add_tls_options(options)
     options.add_argument("--pids", default="{}", help="JSON: processes whose use is measured, by name")
     sys.stdout.write(json.dumps(asyncio.run(load(options.parse_args()))) + "\n")
 

@@ -6,9 +6,11 @@ them: they change as the inside does.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +25,10 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 COUNTERS_KEY = "stepward-counters-bin"
 
 CALL_S_MAX = 10.0
+
+# A follower is behind by what is on its way; when nothing is submitted any more that has soon arrived.
+EQUAL_S_MAX = 10.0
+LOOK_EVERY_S = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +71,24 @@ async def read(channel: grpc.aio.Channel, pids: Mapping[str, int]) -> Reading:
     """All meters at this moment."""
     _, counters = await status(channel)
     return Reading(cpu_ms={name: cpu_ms(pid) for name, pid in pids.items()}, counters=counters)
+
+
+async def elections(channels: Sequence[grpc.aio.Channel]) -> int:
+    """In how many elections the nodes have stood, together."""
+    statuses = [await status(channel) for channel in channels]
+    return sum(shard.elections for response, _ in statuses for shard in response.shards)
+
+
+async def become_equal(channels: Sequence[grpc.aio.Channel]) -> bool:
+    """Whether all nodes hold the same batches within a bound; the supervisor writes one now and then."""
+    until = time.monotonic() + EQUAL_S_MAX
+    while time.monotonic() < until:
+        statuses = await asyncio.gather(*(status(channel) for channel in channels))
+        heads = {(shard.sequence, shard.hash) for response, _ in statuses for shard in response.shards}
+        if len(heads) == 1:
+            return True
+        await asyncio.sleep(LOOK_EVERY_S)
+    return False
 
 
 def jobs_by_state(response: cluster_service_pb2.GetStatusResponse) -> dict[str, int]:

@@ -41,6 +41,7 @@ class Report:
     shape: str
     mode: str
     nodes: int
+    tls: bool
     inflight: int
     rate: float
     """Jobs begun a second; 0: as many as go."""
@@ -61,6 +62,10 @@ class Report:
     """Jobs that were begun and whose end was not seen, or that the server does not hold as completed."""
     duplicated: int
     """Jobs that were answered or stored twice, and steps that ran twice."""
+    elections: int
+    """In which nodes have stood while it was measured: each is a pause that nobody wanted."""
+    replicas_equal: bool
+    """Whether all nodes held the same batches at the end."""
     failures: Mapping[str, int]
     """Jobs that failed for their caller, by kind."""
     server_failures: Mapping[str, int]
@@ -76,9 +81,8 @@ class Report:
     @property
     def sound(self) -> bool:
         """Whether the figures may be believed: something was measured, and nothing was lost or done twice."""
-        return (
-            self.jobs > 0 and not self.lost and not self.duplicated and not self.failures and not self.server_failures
-        )
+        wrong = self.lost or self.duplicated or self.failures or self.server_failures
+        return self.jobs > 0 and self.replicas_equal and not wrong
 
     def table(self) -> str:
         """For people."""
@@ -93,12 +97,15 @@ class Report:
             ),
             ("peak memory", _by_process(self.peak_memory_mb).strip(" ()") + " MB"),
             ("lost / duplicated", f"{self.lost} / {self.duplicated}"),
+            *([("elections", str(self.elections))] if self.nodes > 1 else []),
+            *([] if self.replicas_equal else [("replicas", "DIFFER")]),
             *((f"failed: {name}", str(count)) for name, count in self.failures.items()),
             *((f"server: {name}", str(count)) for name, count in self.server_failures.items()),
             ("yardstick", f"{self.yardstick_calls_per_s:,.0f} calls/s, flush {self.yardstick_flush_ms:.2f} ms"),
         ]
         pace = f"{self.rate:g}/s begun" if self.rate else f"{self.inflight} in flight"
-        head = f"{self.shape}, {self.mode}, {self.nodes} node, {pace}, {self.seconds:.1f} s, {self.jobs:,} jobs"
+        nodes = f"{self.nodes} node{'s' if self.nodes > 1 else ''}{' with TLS' if self.tls else ''}"
+        head = f"{self.shape}, {self.mode}, {nodes}, {pace}, {self.seconds:.1f} s, {self.jobs:,} jobs"
         width = max(len(name) for name, _ in rows)
         return "\n".join([head, *(f"  {name:<{width}}  {figure}" for name, figure in rows)])
 
@@ -112,7 +119,7 @@ def report(
     """Make the report.
 
     Args:
-        given: What the run was asked for: shape, mode, nodes, inflight, rate.
+        given: What the run was asked for: shape, mode, nodes, tls, inflight, rate.
         said: The load process's line.
         counted: The agent's line: `runs` of handlers and `keys` that they had.
         yardstick: Of the same run.
@@ -136,6 +143,8 @@ def report(
         peak_memory_mb=said["peak_memory_mb"],
         lost=lost(said),
         duplicated=duplicated(said, counted),
+        elections=said["elections"],
+        replicas_equal=said["replicas_equal"],
         failures=said["failures"],
         server_failures={name: n for name, n in said["counters"].items() if name.endswith("_failures") and n},
         yardstick_calls_per_s=yardstick.calls_per_s,
@@ -180,7 +189,7 @@ COLUMNS = (
     "jobs/s",
     "p50 / p99 ms",
     "CPU ms a job",
-    "server / agent / load",
+    "servers / agent / load",
     "batches a job",
     "yardstick",
 )
@@ -198,7 +207,7 @@ def side_by_side(runs: Iterable[Mapping[str, Any]]) -> str:
                 f"{run['jobs_per_s']:,.0f}",
                 f"{run['p50_ms']:.0f} / {run['p99_ms']:.0f}",
                 f"{run['cpu_ms_per_job']:.2f}",
-                " / ".join(f"{cpu[name]:.2f}" for name in ("server", "agent", "load")),
+                f"{sum(cpu.values()) - cpu['agent'] - cpu['load']:.2f} / {cpu['agent']:.2f} / {cpu['load']:.2f}",
                 f"{run['batches_per_job']:.2f}",
                 f"{run['yardstick_calls_per_s']:,.0f} calls/s, flush {run['yardstick_flush_ms']:.2f} ms",
             )

@@ -13,6 +13,7 @@ import grpc.aio
 
 from stepward.client import AsyncClient
 from stepward.client.payloads import Payload as ClientPayload
+from stepward.client.tls import TlsFiles
 from stepward.v1 import job_service_pb2, job_service_pb2_grpc
 from stepward.v1.common_pb2 import (
     JOB_STATE_CANCELLED,
@@ -39,6 +40,13 @@ ENDS = (JOB_STATE_COMPLETED, JOB_STATE_COMPENSATED, JOB_STATE_CANCELLED, JOB_STA
 CHANNEL_OPTIONS = (("grpc.use_local_subchannel_pool", 1),)
 
 
+def open_channel(address: str, tls: TlsFiles | None) -> grpc.aio.Channel:
+    """A connection of its own."""
+    if tls is None:
+        return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+    return grpc.aio.secure_channel(address, tls.credentials(), options=CHANNEL_OPTIONS)
+
+
 class Ended(Exception):  # noqa: N818 - what happened, not an error of ours
     """A job ended in another state than COMPLETED."""
 
@@ -63,10 +71,12 @@ def keys(run: str) -> Callable[[], str]:
 
 
 @asynccontextmanager
-async def unary(address: str, *, definition: str, input: Payload, run: str) -> AsyncIterator[Submitter]:
+async def unary(
+    address: str, *, tls: TlsFiles | None, definition: str, input: Payload, run: str
+) -> AsyncIterator[Submitter]:
     """`RunJob`: submit and wait in one call over the generated stubs. What the figures are about."""
     next_key = keys(run)
-    async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+    async with open_channel(address, tls) as channel:
         stub = job_service_pb2_grpc.JobServiceStub(channel)
 
         async def submit() -> str:
@@ -78,10 +88,12 @@ async def unary(address: str, *, definition: str, input: Payload, run: str) -> A
 
 
 @asynccontextmanager
-async def python_client(address: str, *, definition: str, input: Payload, run: str) -> AsyncIterator[Submitter]:
+async def python_client(
+    address: str, *, tls: TlsFiles | None, definition: str, input: Payload, run: str
+) -> AsyncIterator[Submitter]:
     """`AsyncClient.run`, as the README shows it."""
     next_key = keys(run)
-    async with AsyncClient(address) as client:
+    async with AsyncClient(address, tls=tls) as client:
         payload = ClientPayload(input.data, input.encoding)
 
         async def submit() -> str:
@@ -94,9 +106,11 @@ async def python_client(address: str, *, definition: str, input: Payload, run: s
 
 
 @asynccontextmanager
-async def bulk(address: str, *, definition: str, input: Payload, run: str) -> AsyncIterator[Submitter]:
+async def bulk(
+    address: str, *, tls: TlsFiles | None, definition: str, input: Payload, run: str
+) -> AsyncIterator[Submitter]:
     """`SubmitJobs` for all that wait to be submitted, and one stream or list for the ends of all."""
-    async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+    async with open_channel(address, tls) as channel:
         ends = Bulk(job_service_pb2_grpc.JobServiceStub(channel), caller_id=run)
         next_key = keys(run)
 

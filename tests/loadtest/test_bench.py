@@ -34,12 +34,18 @@ def test_open_loop_begins_jobs_at_their_time(tmp_path: Path) -> None:
     assert said["answered"] == said["begun"]
 
 
-def test_three_nodes_are_refused_in_words(tmp_path: Path) -> None:
-    """This version runs one node, and says so instead of measuring something else."""
-    ended = run_module("loadtest.bench", "--nodes", "3", "--data", str(tmp_path))
+def test_three_nodes_with_mutual_tls(tmp_path: Path) -> None:
+    """All three hold the same batches at the end, and each process is told apart."""
+    figures = tmp_path / "figures.json"
+    options = ("--nodes", "3", "--tls", "--seconds", "1", "--warmup", "0.5", "--inflight", "8", "--data", str(tmp_path))
+    ended = run_module("loadtest.bench", *options, "--json", str(figures))
 
-    assert ended.returncode == 2
-    assert "one node" in ended.stderr
+    assert ended.returncode == 0, ended.stderr
+    measured = json.loads(figures.read_text())
+    assert "3 nodes with TLS" in ended.stdout
+    assert (measured["lost"], measured["duplicated"], measured["failures"]) == (0, 0, {})
+    assert measured["replicas_equal"]
+    assert len(measured["cpu_ms_per_job_by_process"]) == 5
 
 
 def test_shape_of_a_trip_that_runs_alone(tmp_path: Path) -> None:

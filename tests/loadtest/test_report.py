@@ -21,6 +21,8 @@ def said(**changes: Any) -> dict[str, Any]:
         "answered": 12,
         "distinct": 12,
         "failures": {},
+        "elections": 0,
+        "replicas_equal": True,
         "stored": {"COMPLETED": 12},
         **changes,
     }
@@ -29,7 +31,7 @@ def said(**changes: Any) -> dict[str, Any]:
 def made(**changes: Any) -> Report:
     """The report of such a run."""
     return report(
-        given={"shape": "trip", "mode": "run", "nodes": 1, "inflight": 2, "rate": 0.0},
+        given={"shape": "trip", "mode": "run", "nodes": 1, "tls": False, "inflight": 2, "rate": 0.0},
         said=said(**changes),
         counted={"runs": 36, "keys": 36},
         yardstick=Yardstick(calls_per_s=3000.0, flush_ms=0.2),
