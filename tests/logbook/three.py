@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from stepward.server.logbook import frames, quarantine
 from stepward.server.logbook.engine import NO_OP, REGULAR, Engine
-from stepward.server.logbook.journal import StoreJournal, found
+from stepward.server.logbook.journal import StoreJournal, found, foundation
+from stepward.server.store import facts
 from stepward.server.store.memory import MemoryStore
 from tests.logbook import toy
 
@@ -84,6 +85,17 @@ class Host:
         self.store.commit()
         self.applied = []
 
+    def install(self, leader: "Host") -> None:
+        """Take over all rows of the leader: here, that everything up to there is applied."""
+        index = leader.journal.applied
+        term = leader.journal.term_of(index)
+        assert term is not None
+        self.store.delete_entries(self.journal.first_index, self.journal.last_index)
+        self.store.put_entry(*foundation(index, term))
+        self.store.put_fact(facts.APPLIED, facts.encode_applied(index, term))
+        self.journal.reload()
+        self.engine.installed()
+
     def _apply(self, index: int, command: bytes) -> None:
         self.journal.mark_applied(index)
         self.applied.append((index, command))
@@ -128,6 +140,8 @@ class Three:
         self.delay_ms: dict[tuple[str, str], int] = {}
         # Says of a frame (from, to, message) whether it gets through; what does not is lost with its stream.
         self.passes: Callable[[str, str, frames.Message], bool] = lambda *_: True
+        # Told of each frame (from, to, message) that leaves.
+        self.watch: Callable[[str, str, frames.Message], None] = lambda *_: None
         self.acknowledged: list[Acknowledged] = []
         self.leaders: dict[int, str] = {}
         self._streams: dict[tuple[str, str], _Stream] = {}
@@ -226,6 +240,7 @@ class Three:
         stream = self._streams.get((sender, receiver))
         if stream is None:
             return
+        self.watch(sender, receiver, frames.decode(content))
         if not self.passes(sender, receiver, frames.decode(content)):
             self.close(sender, receiver)
             return

@@ -128,8 +128,7 @@ class Elections:
 
     def request_vote(self, peer_id: str, term: int, last_index: int, last_term: int) -> None:
         """This node stands, and asks a peer for its vote."""
-        transfer = term == self._transfer_term
-        self._post.put(peer_id, VoteRequest(term, last_index, last_term, transfer))
+        self._post.put(peer_id, VoteRequest(term, last_index, last_term, transfer=self._was_asked_to_stand(term)))
 
     def on_vote_request(self, peer_id: str, frame: VoteRequest) -> None:
         """Vote for a peer, unless this node may not vote or hears a leader that has not asked for it."""
@@ -172,6 +171,10 @@ class Elections:
         """A follower that hears its leader helps nobody else to lead."""
         fresh = self._raft.now_ms - self._heard_ms < ELECTION_MIN_MS
         return fresh and self._raft.leader_id not in ("", peer_id)
+
+    def _was_asked_to_stand(self, term: int) -> bool:
+        """Whether the leader before has asked for this election, so that those who hear it still need not mind."""
+        return term == self._transfer_term
 
     def _is_counted(self, peer_id: str, term: int) -> bool:
         return (peer_id, term) in self._counted

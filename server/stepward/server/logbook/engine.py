@@ -79,7 +79,7 @@ class Engine:
         self._post = post = Post()
         self._contacts = Contacts(raft)
         self._quarantine = Quarantine(raft, post, incarnation=incarnation)
-        self._newcomers = Newcomers(raft, post, self._contacts)
+        self._newcomers = Newcomers(raft, post, self._contacts, self._quarantine)
         self._elections = Elections(raft, post, self._contacts, self._quarantine, rng)
         self._receiver = Receiver(raft, post, self._elections, self._quarantine)
         self._sender = Sender(raft, post, self._contacts)

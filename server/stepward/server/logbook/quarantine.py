@@ -77,12 +77,12 @@ class Quarantine:
     @property
     def active(self) -> bool:
         """Whether this node is in quarantine: it neither votes nor stands."""
-        return self._state is not None
+        return not self._counts()
 
     @property
     def mute(self) -> bool:
         """Whether its acknowledgements would not be worth anything yet, so that it gives none."""
-        return self._state is not None and not self._state.terms_adopted
+        return not self._counts() and not self._knows_terms()
 
     def tick(self) -> None:
         """End it when it may end; else say again that this node is there."""
@@ -128,17 +128,35 @@ class Quarantine:
         if not self._state.terms_adopted and self._all_have_answered():
             self._keep(State(terms_adopted=True, gone_ids=self._state.gone_ids))
 
-    def _all_have_answered(self) -> bool:
-        assert self._state is not None
-        return self._answered >= set(self._raft.peers) - set(self._state.gone_ids)
-
     def _may_end(self) -> bool:
-        assert self._state is not None
-        if not self._state.terms_adopted:
+        if not self._knows_terms():
             return False
         if self._nobody_can_lead_without_it():
             return True
         return bool(self._raft.leader_id) and self._holds_what_the_leader_held() and self._leader_has_committed()
+
+    def _end(self) -> None:
+        # In the transaction of the entries that it waited for, so no restart finds one without the other.
+        self._state = None
+        self._raft.journal.store.put_fact(facts.QUARANTINE, _WHOLE)
+
+    def _keep(self, state: State) -> None:
+        self._state = state
+        self._raft.journal.store.put_fact(facts.QUARANTINE, _encode(state))
+
+    # The rules, each of which can be tried without.
+
+    def _counts(self) -> bool:
+        """Whether this node has everything that it ever promised."""
+        return self._state is None
+
+    def _knows_terms(self) -> bool:
+        """Whether it has adopted, durably, a term that is at least as high as any in which it may have promised."""
+        return self._state is None or self._state.terms_adopted
+
+    def _all_have_answered(self) -> bool:
+        assert self._state is not None
+        return self._answered >= set(self._raft.peers) - set(self._state.gone_ids)
 
     def _nobody_can_lead_without_it(self) -> bool:
         """Whether so many voters are gone for good that there will be no leader to wait for.
@@ -156,23 +174,15 @@ class Quarantine:
     def _leader_has_committed(self) -> bool:
         return self._raft.journal.term_of(self._raft.commit_index) == self._raft.term
 
-    def _end(self) -> None:
-        # In the transaction of the entries that it waited for, so no restart finds one without the other.
-        self._state = None
-        self._raft.journal.store.put_fact(facts.QUARANTINE, _WHOLE)
-
-    def _keep(self, state: State) -> None:
-        self._state = state
-        self._raft.journal.store.put_fact(facts.QUARANTINE, _encode(state))
-
 
 class Newcomers:
     """What other nodes have to know of those in quarantine."""
 
-    def __init__(self, raft: Raft, post: Post, contacts: Contacts) -> None:
+    def __init__(self, raft: Raft, post: Post, contacts: Contacts, quarantine: Quarantine) -> None:
         self._raft = raft
         self._post = post
         self._contacts = contacts
+        self._quarantine = quarantine
         self._incarnations: dict[str, int] = {}
         # This leader's last index when it first heard of (peer, incarnation), in the term `_led_term`.
         self._first_heard: dict[tuple[str, int], int] = {}
@@ -182,10 +192,17 @@ class Newcomers:
         """Forget what the peer was, and tell it what it needs to know."""
         if self._incarnations.get(peer_id) != frame.incarnation:
             self._incarnations[peer_id] = frame.incarnation
-            self._raft.forget_match(peer_id)
-            self._contacts.forget(peer_id)
+            self._forget(peer_id)
+        if self._quarantine.mute:
+            # It has forgotten its own terms, and an answer would say that it had none.
+            return
         needed = self._needed_index(peer_id, frame.incarnation) if self._raft.leads else 0
         self._post.put(peer_id, HelloAnswer(frame.incarnation, self._raft.term, needed))
+
+    def _forget(self, peer_id: str) -> None:
+        """What the peer acknowledged before, it does not hold any more."""
+        self._raft.forget_match(peer_id)
+        self._contacts.forget(peer_id)
 
     def _needed_index(self, peer_id: str, incarnation: int) -> int:
         if self._led_term != self._raft.term:

@@ -65,7 +65,7 @@ class Receiver:
                 leader_id,
                 term=frame.term,
                 previous=previous,
-                commit_index=self._proven(frame.commit_index, 0),
+                commit_index=0,
                 entries=[],
             )
             return
