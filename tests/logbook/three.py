@@ -135,6 +135,7 @@ class Three:
 
     def __init__(self, seed: int = 1) -> None:
         self.seed = seed
+        self.rng = random.Random(seed)
         self.now_ms = BEGIN_MS
         self.cut: set[tuple[str, str]] = set()
         self.delay_ms: dict[tuple[str, str], int] = {}
