@@ -21,6 +21,8 @@ from stepward.server.logbook.raft import check_fields, check_version
 from stepward.server.store import facts
 from stepward.server.store.memory import MemoryStore
 from tests.logbook import toy
+from tests.logbook.hand import Hand
+from tests.logbook.rules import take_away
 
 OPEN_FILES = Path("/proc/self/fd")
 EVERYTHING = tuple(SimpleNamespace(**dict.fromkeys(names)) for names in (rafts.METHODS, rafts.GLOBALS, rafts.SEAM))
@@ -255,3 +257,91 @@ def test_a_cluster_of_one_talks_to_nobody() -> None:
         alone.engine.tick(ms)
 
     assert alone.engine.release() == []
+
+
+def unapplied_tail() -> MemoryStore:
+    """Of a node that has three entries, and of which its rows hold none."""
+    store = toy.new_store()
+    journal = toy.journal(store)
+    for index in (2, 3, 4):
+        journal.add(b"\x00%d" % index, index, 1)
+    journal.setCurrentTerm(1, None)
+    store.commit()
+    return store
+
+
+def test_h080_at_the_start_only_what_is_applied_counts_as_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stored commit index was ahead of the journal, and the node acknowledged without anybody else."""
+
+    def alone_applies() -> list[tuple[int, bytes]]:
+        hand = Hand(store=unapplied_tail())
+        hand.step()
+        return hand.applied
+
+    assert alone_applies() == []
+    take_away(monkeypatch, "committed at the start is what is applied")
+    assert len(alone_applies()) == 3
+
+
+def test_h080_a_leader_with_silent_followers_acknowledges_nothing() -> None:
+    hand = Hand(store=unapplied_tail())
+    hand.lead()
+    hand.engine.propose(b"\x00new")
+    for _ in range(50):
+        hand.step()
+
+    assert hand.applied == []
+
+
+def test_what_is_above_the_journal_does_not_count_as_committed() -> None:
+    """A leader may have committed more than it has sent."""
+    hand = Hand()
+    hand.append("n2", term=1, previous=(1, 0), entries=[("a", 1)], commit_index=14)
+    hand.step()
+
+    assert (hand.engine._raft.commit_index, hand.applied) == (2, [(2, b"\x00a")])
+
+
+@pytest.mark.parametrize("connection", [1, 2])
+def test_frames_of_the_same_or_a_newer_stream_are_read(connection: int) -> None:
+    hand = Hand()
+    hand.follow("n2")
+    hand.append("n2", term=1, previous=(1, 0), entries=[("a", 1)], connection=connection)
+
+    assert hand.entries() == [("a", 1)]
+
+
+def test_frames_of_an_older_stream_are_dropped() -> None:
+    """Also when they come behind those of the newer one: they are late, and out of order."""
+    hand = Hand()
+    hand.append("n2", term=1, previous=(1, 0), connection=7)
+    hand.append("n2", term=1, previous=(1, 0), entries=[("a", 1)], connection=6)
+    assert hand.entries() == []
+    hand.append("n3", term=1, previous=(1, 0), entries=[("a", 1)], connection=1)
+
+    # Streams of another peer are counted for themselves.
+    assert hand.entries() == [("a", 1)]
+
+
+def test_questions_of_age_are_handed_on() -> None:
+    """The engine does not know what a batch is."""
+    hand = Hand()
+    question, answer = frames.AgeQuestion(bytes(32)), frames.AgeAnswer(bytes(32), 5, 6)
+
+    assert [hand.engine.receive("n2", 1, frames.encode(one), hand.now_ms) for one in (question, answer)] == [
+        question,
+        answer,
+    ]
+    hand.engine.say("n2", answer)
+    assert answer in hand.heard("n2")
+
+
+def test_messages_wait_until_they_are_released() -> None:
+    """Until then what they promise may be lost."""
+    hand = Hand()
+    hand.append("n2", term=1, previous=(1, 0), entries=[("a", 1)])
+    hand.engine.tick(hand.now_ms)
+    first, second = hand.engine.release(), hand.engine.release()
+
+    assert [frame.peer_id for frame in first] == ["n2"]
+    assert second == []

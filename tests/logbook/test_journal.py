@@ -300,3 +300,127 @@ def test_term_that_cannot_be_read(store: Store, value: bytes) -> None:
 
     with pytest.raises(JournalCorrupt):
         toy.journal(store)
+
+
+def pinned(entries: int, **bounds: int) -> StoreJournal:
+    """A journal that would keep 10 entries, of which someone needs those from 21 on."""
+    journal = filled(toy.new_store(), entries, entries_max=10, **bounds)
+    journal.pin("n2", 21)
+    return journal
+
+
+def compacted(journal: StoreJournal) -> list[int]:
+    for _ in range(10):
+        journal.compact()
+    return indices(journal)
+
+
+def test_what_is_pinned_is_kept() -> None:
+    """Who fetches all rows needs what came behind them."""
+    journal = pinned(100)
+    journal.pin("n3", 31)
+
+    assert compacted(journal)[0] == 21
+    journal.unpin("n2")
+    assert compacted(journal)[0] == 31
+    journal.unpin("n3")
+    journal.unpin("n3")
+    assert len(compacted(journal)) <= 10
+
+
+@pytest.mark.parametrize(("entries", "first"), [(40, 21), (80, 21), (81, 30)])
+def test_pinned_entries_are_bounded(entries: int, first: int) -> None:
+    """At the bound they are kept; one past it he has to begin anew, and the journal shrinks below it."""
+    journal = pinned(20, pinned_entries_max=60)
+    for index in range(21, entries + 1):
+        journal.add(b"\x00", index, 1)
+        journal.mark_applied(index)
+        # As in every step: what nobody needs is gone long before.
+        journal.compact()
+
+    assert indices(journal)[0] == first
+
+
+@pytest.mark.parametrize(("size", "kept"), [(100, True), (101, False)])
+def test_pinned_bytes_are_bounded(size: int, kept: bool) -> None:
+    journal = pinned(40, pinned_bytes_max=20 * 3 + 10 * 100)
+    assert compacted(journal)[0] == 21
+    for index in range(41, 51):
+        journal.add(bytes(size), index, 1)
+        journal.mark_applied(index)
+        journal.compact()
+
+    assert (21 in indices(journal)) is kept
+
+
+def test_own_entries_are_decided_when_they_are_added(store: Store) -> None:
+    journal = toy.journal(store)
+    journal.now_ms = 1_234
+    journal.add(b"\x00two", 2, 1)
+    journal.now_ms = 5_678
+    store.commit()
+
+    assert journal.decided_at_ms(2) == toy.journal(store).decided_at_ms(2) == 1_234
+
+
+def test_entries_of_others_keep_their_age(store: Store) -> None:
+    """On this node's clock, on which they may have been decided before it began."""
+    journal = toy.journal(store)
+    journal.add(*journals.Entry(b"\x00two", 2, 1, -500))
+    journal.add(*journals.Entry(b"\x00three", 3, 1, None))
+    store.commit()
+    again = toy.journal(store)
+
+    assert [again.decided_at_ms(index) for index in (1, 2, 3, 4)] == [None, -500, None, None]
+
+
+def test_instants_of_another_boot_are_forgotten(store: Store) -> None:
+    """Its clock began anew, so they would say anything."""
+    journal = toy.journal(store)
+    journal.now_ms = 1_234
+    journal.add(b"\x00two", 2, 1)
+    store.commit()
+
+    assert toy.journal(store, boot_id="boot-2").decided_at_ms(2) is None
+
+
+@pytest.mark.parametrize(
+    ("first", "bytes_max", "entries_max", "last"),
+    [
+        # Entries 2 to 5 have 10 bytes each, entry 6 has 50, entry 7 has 10.
+        (2, 40, 9, 5),
+        (2, 39, 9, 4),
+        (2, 41, 9, 5),
+        (2, 90, 9, 6),
+        (2, 1_000, 9, 7),
+        (2, 1_000, 3, 4),
+        # One goes always, as long as any bytes may.
+        (2, 1, 9, 2),
+        (6, 49, 9, 6),
+        (7, 10, 9, 7),
+        (2, 0, 9, 1),
+        (2, -5, 9, 1),
+        # There is no more.
+        (8, 100, 9, 7),
+    ],
+)
+def test_last_fitting(first: int, bytes_max: int, entries_max: int, last: int) -> None:
+    journal = toy.journal(toy.new_store())
+    for index in range(2, 8):
+        journal.add(bytes(50 if index == 6 else 10), index, 1)
+
+    assert journal.last_fitting(first, bytes_max, entries_max) == last
+
+
+def test_bytes_between() -> None:
+    journal = filled(toy.new_store(), 30, entries_max=10)
+    for index in range(31, 34):
+        journal.add(bytes(index), index, 1)
+    before = journal.bytes_between(31, 34)
+    compacted(journal)
+
+    assert before == journal.bytes_between(31, 34) == 31 + 32 + 33
+    assert journal.bytes_between(33, 33) == journal.bytes_between(34, 33) == 0
+    # What is gone has none.
+    assert journal.bytes_between(1, journal.first_index) == 0
+    assert [entry.index for entry in journal.between(31, 33)] == [31, 32]

@@ -211,10 +211,16 @@ class Three:
 
     def elect(self, node_id: str) -> Host:
         """Let this node lead: the others do not stand before it."""
-        for host in self.hosts.values():
-            host.engine._elections._deadline_ms = self.now_ms + (400 if host.node_id == node_id else 5_000)
-        self.until(lambda: self.leader is self.hosts[node_id] and self.hosts[node_id].engine.settled)
-        return self.hosts[node_id]
+        elected = self.hosts[node_id]
+
+        def leads() -> bool:
+            for host in self.hosts.values():
+                if host is not elected:
+                    host.engine._elections._deadline_ms = self.now_ms + 1_000
+            return self.leader is elected and elected.engine.settled
+
+        self.until(leads)
+        return elected
 
     def propose(self, host: Host, count: int = 1, *, size: int = 0) -> list[bytes]:
         """Give a leader commands, which it proposes in the next step."""

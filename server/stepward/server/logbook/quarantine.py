@@ -102,7 +102,8 @@ class Quarantine:
         if frame.term > self._raft.term:
             self._raft.adopt(peer_id, frame.term)
         self._answered.add(peer_id)
-        if frame.needed_index:
+        # What leaders of older terms held is nothing to wait for.
+        if frame.needed_index and frame.term >= max(self._needed, default=0):
             self._needed = {frame.term: frame.needed_index}
         self._adopt_terms()
 

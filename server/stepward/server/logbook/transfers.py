@@ -47,9 +47,11 @@ class Transfers:
         if self._current is not None:
             return f"leadership is being handed to {self._current.target_id} already"
         candidates = sorted(self._raft.connected, key=lambda peer: (-self._raft.match_index(peer), peer))
-        target_id = target_id or next(iter(candidates), "")
+        if not candidates:
+            return "no other node is connected to the leader"
+        target_id = target_id or candidates[0]
         if target_id not in candidates:
-            return f"{target_id or 'no other node'} is not connected to the leader"
+            return f"{target_id} is not connected to the leader"
         self._current = _Transfer(self._raft.term, target_id, self._raft.now_ms + PATIENCE_MS, asked=False)
         return ""
 
