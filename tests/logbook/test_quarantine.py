@@ -131,6 +131,26 @@ def test_when_it_ends(needed_index: int, own_term: int, commit_index: int, ends:
     assert hand.engine.quarantined is (not ends)
 
 
+def test_a_long_tail_of_an_older_leader_is_not_what_the_newer_one_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its end is far enough, but nothing of it is the newer leader's; it would elect the older one again."""
+
+    def history() -> tuple[bool, bool]:
+        hand = newcomer()
+        hand.append("n2", term=1, previous=(1, 0), entries=[("a", 1)] * 60)
+        tell(hand, "n2", 1, needed_index=5)
+        tell(hand, "n3", 2, needed_index=40)
+        hand.append("n3", term=2, previous=(41, 2))
+        hand.step()
+        quarantined = hand.engine.quarantined
+        hand.step(ELECTION_MAX_MS)
+        hand.say("n2", frames.VoteRequest(3, 61, 1, transfer=False))
+        return quarantined, frames.Vote(3) in hand.heard("n2")
+
+    assert history() == (True, False)
+    take_away(monkeypatch, "the leader has committed")
+    assert history() == (False, True)
+
+
 def test_it_is_over_for_good() -> None:
     """And durable together with the entries for which it waited."""
     hand = newcomer()
