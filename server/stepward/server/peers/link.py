@@ -113,7 +113,7 @@ class Link:
         self._failures = 0
         self._told = ""
         # When the last message left, when the one began that has not, and when the peer was last heard on a stream of
-        # its own; 0: not since this stream stands.
+        # its own; 0: it has none.
         self._sent_at = self._writing_since = self._heard_at = 0.0
 
     @property
@@ -145,6 +145,7 @@ class Link:
 
     def hasten(self) -> None:
         """The peer has come back: try now rather than when it is time."""
+        self.heard()
         self._failures = 0
         self._hurry.set()
 
@@ -156,7 +157,8 @@ class Link:
         if self._writing_since and (now - self._writing_since) * 1_000 > config.peer_stalled_ms_max:
             self._close(f"nothing was read for {config.peer_stalled_ms_max} ms")
         elif self._heard_at and (now - self._heard_at) * 1_000 > config.peer_silence_ms_max:
-            # Whoever fell silent may be alive and reachable in one direction only, so this is tried anew, not for good.
+            # Until it is heard again nobody knows whether it has a stream of its own to speak on.
+            self._heard_at = 0.0
             self._close(f"nothing was heard for {config.peer_silence_ms_max} ms")
         elif (now - self._sent_at) * 1_000 >= config.peer_beat_ms:
             self._beat_is_due = True
@@ -228,8 +230,9 @@ class Link:
         self._waiting.clear()
         self._waiting_bytes, self._cutter = 0, Cutter(self._waiting)
         self._failures, self._told = 0, ""
-        self._writing_since = self._heard_at = 0.0
-        self._sent_at = self._loop.time()
+        self._writing_since, self._sent_at = 0.0, self._loop.time()
+        if self._heard_at:
+            self._heard_at = self._sent_at
         self._over.clear()
         _log.info("peer_linked", peer_id=self.peer_id, address=self._address)
         self._ends.linked(self.peer_id)
