@@ -28,6 +28,7 @@ from stepward.v1 import (
     job_service_pb2_grpc,
     operator_service_pb2_grpc,
 )
+from tests.certificates import Files
 
 T = TypeVar("T")
 
@@ -60,6 +61,14 @@ async def connected(address: str, *options: tuple[str, int]) -> AsyncIterator[St
     options_of_all = tuple((CHANNEL_OPTIONS | dict(options)).items())
     async with stubs_on(grpc.aio.insecure_channel(address, options=options_of_all)) as stubs:
         yield stubs
+
+
+def secure_channel(address: str, files: Files) -> grpc.aio.Channel:
+    """A connection with TLS, by somebody who shows a certificate."""
+    credentials = grpc.ssl_channel_credentials(
+        files.ca.read_bytes(), files.key.read_bytes(), files.certificate.read_bytes()
+    )
+    return grpc.aio.secure_channel(address, credentials)
 
 
 @contextlib.asynccontextmanager

@@ -222,7 +222,7 @@ async def test_node_that_does_not_read_holds_nobody() -> None:
     """It lives and says so, but takes nothing: what waits for it is bounded, and the loop is free meanwhile."""
     there = free_address()
     async with standing(PeerHost(introduction("n1"), free_address(), {"n2": there}, peer_stalled_ms_max=300)) as first:
-        deaf = Deaf()
+        deaf = Deaf("n2")
         server = grpc.aio.server()
         server.add_generic_rpc_handlers([deaf.handler()])
         server.add_insecure_port(there)
@@ -244,13 +244,16 @@ async def test_node_that_does_not_read_holds_nobody() -> None:
 class Deaf:
     """Takes a stream and never reads from it again."""
 
+    def __init__(self, node_id: str) -> None:
+        self._node_id = node_id
+
     def handler(self) -> grpc.GenericRpcHandler:
         handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(self.replicate)
         return grpc.method_handlers_generic_handler("stepward.internal.v1.PeerService", {"Replicate": handler})
 
     async def replicate(self, _requests: object, context: Any) -> None:
         await context.read()
-        await context.write(pb.ReplicateResponse(welcome=pb.Welcome(node_id="n2")).SerializeToString())
+        await context.write(pb.ReplicateResponse(welcome=pb.Welcome(node_id=self._node_id)).SerializeToString())
         await asyncio.sleep(S)
 
 
@@ -325,6 +328,29 @@ async def test_frame_past_its_bound_ends_the_stream(monkeypatch: pytest.MonkeyPa
 
         assert "a frame has 11 bytes or more; at most 10 are taken" in ended
         assert host.contents("n1") == [b"1234567890"]
+
+
+async def test_h067_silence_that_began_before_the_stream_stood() -> None:
+    """A node that has opened a stream of its own should have gone on speaking on it."""
+    there = free_address()
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers([Deaf("n1").handler()])
+    server.add_insecure_port(there)
+    host = PeerHost(introduction("n2"), free_address(), {"n1": there}, peer_silence_ms_max=1_000)
+    async with standing(host), grpc.aio.insecure_channel(host.address) as channel:
+        stranger = Stranger(channel)
+        await stranger.say(hello())
+        await stranger.welcomed()
+        await server.start()
+        await host.until(lambda: ("linked", "n1") in host.ends)
+        await host.until(lambda: ("unlinked", "n1") in host.ends, within_s=5)
+        # It is taken again, and now nobody knows whether that node has a stream of its own: it is left alone.
+        await host.until(lambda: host.ends[-1] == ("linked", "n1"))
+        ends = len(host.ends)
+        await asyncio.sleep(2 * host.config.peer_silence_ms_max / 1_000)
+
+        assert len(host.ends) == ends
+    await server.stop(0)
 
 
 async def test_newer_stream_replaces_an_older_one() -> None:

@@ -17,7 +17,7 @@ from stepward.server.config import TlsFiles
 from stepward.server.peers import link, tls
 from stepward.server.peers.tls import TlsUnusable
 from stepward.v1 import cluster_service_pb2, definition_pb2, job_service_pb2
-from tests.certificates import Authority, Files
+from tests.certificates import Authority
 from tests.server import nodes
 from tests.server.nodes import CALL_S_MAX, refusal, submission
 from tests.server.peer_host import PeerHost, S, free_address, introduction, pair, standing
@@ -29,13 +29,6 @@ SOON: dict[str, Any] = {"peer_backoff_ms_max": 100}
 def node_files(authority: Authority, node_id: str, **fields: Any) -> TlsFiles:
     files = authority.files(node_id, uri=f"stepward://node/{node_id}", **fields)
     return TlsFiles(ca=files.ca, certificate=files.certificate, key=files.key)
-
-
-def secure_channel(address: str, files: Files) -> grpc.aio.Channel:
-    credentials = grpc.ssl_channel_credentials(
-        files.ca.read_bytes(), files.key.read_bytes(), files.certificate.read_bytes()
-    )
-    return grpc.aio.secure_channel(address, credentials)
 
 
 async def test_nodes_talk_when_their_certificates_fit(tmp_path: Path) -> None:
@@ -114,7 +107,7 @@ async def test_public_calls_need_a_certificate_and_any_will_do(tmp_path: Path) -
         async with nodes.connected(node.address) as open_stubs:
             with pytest.raises(grpc.aio.AioRpcError) as without:
                 await open_stubs.cluster.GetStatus(cluster_service_pb2.GetStatusRequest(), timeout=CALL_S_MAX)
-        async with nodes.stubs_on(secure_channel(node.address, client)) as stubs:
+        async with nodes.stubs_on(nodes.secure_channel(node.address, client)) as stubs:
             await nodes.define(stubs, "echo", definition_pb2.Step(id="echo"))
             async with agent(stubs, "echo"):
                 request = job_service_pb2.RunJobRequest(job=submission("echo", b'"far"'))

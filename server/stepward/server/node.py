@@ -174,6 +174,11 @@ class Node:
         return self._gateway.waiters
 
     @property
+    def standing(self) -> Standing:
+        """What this node was at the end of the last step of its replica."""
+        return self._shard.standing
+
+    @property
     def counters(self) -> Counters:
         """What this process has done so far."""
         return self._counters

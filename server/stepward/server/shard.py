@@ -137,6 +137,7 @@ class Shard:
         self._listeners: list[Callable[[Applied], None]] = []
         self._standing_listeners: list[Callable[[Standing], None]] = []
         self._send: Callable[[Sequence[Frame]], None] = _nobody
+        self._break_off: Callable[[str], None] = _nobody_said
         self._standing = replica.standing
         self._leader_seen = ""
         self._stepped_at_ms = clock.steady_ms()
@@ -190,9 +191,12 @@ class Shard:
         """Tell `listener` whenever it has changed who leads, in which epoch, or whether this node takes part."""
         self._standing_listeners.append(listener)
 
-    def on_frames(self, send: Callable[[Sequence[Frame]], None]) -> None:
-        """Let `send` put the frames of each step on their streams, before anybody is told of anything else."""
-        self._send = send
+    def on_frames(self, send: Callable[[Sequence[Frame]], None], break_off: Callable[[str], None]) -> None:
+        """Let `send` put the frames of each step on their streams, before anybody is told of anything else.
+
+        `break_off` ends the stream of another node, of which something could not be read.
+        """
+        self._send, self._break_off = send, break_off
 
     def start(self) -> None:
         """Begin to step."""
@@ -336,6 +340,8 @@ class Shard:
             self._counters.leader_changes += 1
         if outbox.frames:
             self._send(outbox.frames)
+        for peer_id in outbox.unreadable:
+            self._break_off(peer_id)
         for answered in outbox.answers:
             self._proposed.discard(answered.token)
             self._answer(answered.token, answered.answer)
@@ -410,6 +416,10 @@ def _told_apart(standing: Standing) -> tuple[bool, int, str, bool]:
 
 def _nobody(frames: Sequence[Frame]) -> None:
     raise AssertionError(f"a node without peers says something to {frames[0].peer_id}")
+
+
+def _nobody_said(peer_id: str) -> None:
+    raise AssertionError(f"a node without peers has heard {peer_id}")
 
 
 class FlushGuard:

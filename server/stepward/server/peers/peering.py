@@ -50,7 +50,7 @@ class Peering:
             ends=shard,
         )
         self.replicating = Replicating(self.doorkeeper, receiver=shard, watcher=self.links, counters=counters)
-        shard.on_frames(self.links.send)
+        shard.on_frames(self.links.send, self.replicating.break_off)
 
     def start(self) -> None:
         """Begin to make streams to the others."""

@@ -107,13 +107,13 @@ class Replicating:
             if self._incoming.get(incoming.peer_id) is incoming:
                 del self._incoming[incoming.peer_id]
 
-    def break_off(self, peer_id: str, why: str) -> None:
+    def break_off(self, peer_id: str) -> None:
         """End the stream of a node that has sent what the logbook cannot read."""
         self._counters.frames_refused += 1
-        _log.error("peer_unreadable", peer_id=peer_id, reason=why)
+        _log.error("peer_unreadable", peer_id=peer_id)
         incoming = self._incoming.pop(peer_id, None)
         if incoming is not None:
-            incoming.end(Rejection(Reason.INVALID_ARGUMENT, f"a frame cannot be read: {why}"))
+            incoming.end(Rejection(Reason.INVALID_ARGUMENT, "a frame of this stream cannot be read; it is taken anew"))
 
     def drain(self) -> None:
         """End all streams, and take no more: this node stops."""
