@@ -1,5 +1,7 @@
 """A follower that is too far behind takes over all rows: at once and whole, never backwards, and keeps its promises."""
 
+from pathlib import Path
+
 import pytest
 from typing_extensions import override
 
@@ -9,6 +11,7 @@ from stepward.server.logbook.outbox import Fetched, ReplicaLimits
 from stepward.server.store import facts
 from stepward.server.store.errors import IncomingFailed, StoreCorrupt
 from stepward.server.store.interface import Store
+from stepward.server.store.lmdb_store import LmdbStore
 from stepward.server.store.memory import MemoryStore
 from tests.logbook import toy
 from tests.logbook.toy import Add, at
@@ -70,8 +73,27 @@ def test_follower_that_is_too_far_behind_takes_over_all_rows() -> None:
     assert fetch_from(trio, lagging) == ""
     # What the rows hold was not applied one by one; what came later was.
     assert [one.sequence for one in trio.applied[lagging][before:]] == [33]
-    spaces = [trio.machines[one].store._rows.committed for one in IDS]
-    assert spaces[0] == spaces[1] == spaces[2]
+    assert trio.rows("n1") == trio.rows("n2") == trio.rows("n3")
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_rows_are_taken_over_on_disks(tmp_path: Path, again: bool) -> None:
+    """With files instead of memory; and a process that ends right behind it finds what was installed."""
+    stores = {node_id: LmdbStore(tmp_path / node_id, create=True, map_bytes=64 << 20) for node_id in IDS}
+    trio = Trio(limits=SHORT, stores=stores)
+    leader, lagging = behind(trio)
+    assert trio.replica(lagging).install(fetch(trio, leader, lagging))
+    if again:
+        trio.kill(lagging)
+        trio.machines[lagging].store = LmdbStore(tmp_path / lagging)
+        trio.start(lagging)
+    trio.write(Add(), node_id=leader)
+    trio.settle()
+
+    assert trio.counter(lagging) == 32
+    assert trio.rows("n1") == trio.rows("n2") == trio.rows("n3")
+    for node_id in IDS:
+        trio.replica(node_id).close()
 
 
 def test_installed_is_told_once() -> None:
@@ -205,9 +227,8 @@ class FullStore(MemoryStore):
         super().install(*incoming, **more)  # type: ignore[arg-type]  # handed on as it came
 
 
-def test_what_cannot_be_installed_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.logbook.trio.MemoryStore", FullStore)
-    trio = Trio(limits=SHORT)
+def test_what_cannot_be_installed_changes_nothing() -> None:
+    trio = Trio(limits=SHORT, stores={node_id: FullStore() for node_id in IDS})
     leader, lagging = behind(trio)
     rows, head = fetch(trio, leader, lagging), trio.replica(lagging).standing.head
     with pytest.raises(IncomingFailed):

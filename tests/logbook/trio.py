@@ -1,7 +1,7 @@
 """Three replicas in one thread, with a network and clocks that a test drives by hand."""
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -25,6 +25,7 @@ from stepward.server.logbook.outbox import (
     Unlinked,
 )
 from stepward.server.logbook.replica import Replica
+from stepward.server.store.interface import Store
 from stepward.server.store.memory import MemoryStore
 from tests.logbook import toy
 
@@ -37,7 +38,7 @@ DELAY_MS = 2
 class Machine:
     """What one node runs on: its disk, its clocks, and what has come for it."""
 
-    def __init__(self, node_id: str, store: MemoryStore) -> None:
+    def __init__(self, node_id: str, store: Store) -> None:
         self.node_id = node_id
         self.store = store
         self.boots = 1
@@ -60,7 +61,14 @@ class Machine:
 class Trio:
     """A cluster of three. Time begins at 10 s and moves with `run`; nothing moves by itself."""
 
-    def __init__(self, *, limits: ReplicaLimits | None = None, seed: int = 1, decider: Decider = toy.decide) -> None:
+    def __init__(
+        self,
+        *,
+        limits: ReplicaLimits | None = None,
+        seed: int = 1,
+        decider: Decider = toy.decide,
+        stores: Mapping[str, Store] | None = None,
+    ) -> None:
         self.ms = 10_000
         self.limits = limits or ReplicaLimits()
         self.decider = decider
@@ -76,14 +84,11 @@ class Trio:
         # By epoch: which nodes ever said that they lead it.
         self.leaders: dict[int, set[str]] = defaultdict(set)
         self._asked = 0
-        self.machines = {node_id: Machine(node_id, self._founded(node_id)) for node_id in IDS}
+        stores = stores or {node_id: MemoryStore() for node_id in IDS}
+        self.machines = {node_id: Machine(node_id, stores[node_id]) for node_id in IDS}
         for node_id in IDS:
+            found_cluster(stores[node_id], node_id, wall_ms=toy.START.wall_ms, members=IDS, cluster_id="trio")
             self.start(node_id)
-
-    def _founded(self, node_id: str) -> MemoryStore:
-        store = MemoryStore()
-        found_cluster(store, node_id, wall_ms=toy.START.wall_ms, members=IDS, cluster_id="trio")
-        return store
 
     # Nodes.
 
@@ -110,7 +115,7 @@ class Trio:
         """What its disk has not flushed is lost."""
         machine = self.machines[node_id]
         machine.replica, machine.inbox, machine.paused = None, [], False
-        machine.store.lose_uncommitted()
+        machine.store.close()
         for peer in IDS:
             self._unlink(node_id, peer)
             self._unlink(peer, node_id)
@@ -263,6 +268,11 @@ class Trio:
 
     def standings(self) -> dict[str, Any]:
         return {one: machine.replica and machine.replica.standing for one, machine in self.machines.items()}
+
+    def rows(self, node_id: str) -> dict[bytes, bytes | None]:
+        """All committed rows of a node."""
+        with self.machines[node_id].store.snapshot() as snapshot:
+            return {key: snapshot.get(key) for key in snapshot.scan(b"")}
 
     def counter(self, node_id: str) -> int:
         """The counter in the committed rows of a node."""
