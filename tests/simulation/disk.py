@@ -166,6 +166,9 @@ class PageStore(MemoryStore):
             for space, changes in zip(self._spaces(), self._read(run), strict=True):
                 space.pending.update(changes)
         super().commit()
+        # A process that was killed in the middle of a commit may have left it written and not flushed.
+        self._device.flush()
+        self._device.settle()
 
     def _read_meta(self, number: int) -> _Meta | None:
         page = self._device.read(number)

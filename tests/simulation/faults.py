@@ -24,10 +24,12 @@ KINDS: Final = {
     "pair": 2,
     "slow": 2,
     "reset": 1,
-    "wipe": 2,
-    "transfer": 2,
+    "wipe": 1,
+    "transfer": 3,
     "blink": 1,
-    "doom": 1,
+    "doom": 2,
+    "stale_leader": 1,
+    "majority_wipe": 1,
     "slow_disk": 2,
     "wall": 1,
     "kill_agent": 2,
@@ -44,7 +46,7 @@ class Faults:
         self._rng = world.rng
         self.counts: Counter[str] = Counter()
         self._storm = True
-        self._every_us = self._rng.choice((500, 1_000, 2_500)) * MS
+        self._every_us = self._rng.choice((500, 1_000, 2_000)) * MS
         self.off: frozenset[str] = frozenset()
 
     def begin(self, *, after_us: int) -> None:
@@ -67,7 +69,7 @@ class Faults:
     def _next(self) -> None:
         if not self._storm:
             return
-        kinds = [kind for kind in KINDS if kind not in self.off]
+        kinds = [kind for kind in KINDS if kind not in self.off and (self._world.agents or "agent" not in kind)]
         kind = self._rng.choices(kinds, [KINDS[kind] for kind in kinds])[0]
         x, y, z = self._cast()
         self._world.trace("fault", kind, f"{x} {y} {z}")
@@ -101,7 +103,7 @@ class Faults:
 
     def _kill(self, x: str, y: str, z: str) -> None:
         self._world.machines[x].kill()
-        self._start_later(x, self._rng.uniform(0.02, 3))
+        self._start_later(x, self._rng.uniform(0.02, 2))
 
     def _kill_all(self, x: str, y: str, z: str) -> None:
         for name in (x, y, z):
@@ -124,10 +126,13 @@ class Faults:
             self._later(number * 0.5 + self._rng.uniform(0.02, 0.2), self._world.machines[x].start)
 
     def _pause(self, x: str, y: str, z: str) -> None:
-        process = self._world.machines[x].process
+        self._stop_for(x, self._rng.uniform(0.05, 4))
+
+    def _stop_for(self, name: str, seconds: float) -> None:
+        process = self._world.machines[name].process
         if process is not None:
             process.pause()
-            self._later(self._rng.uniform(0.05, 4), process.resume)
+            self._later(seconds, process.resume)
 
     def _partition(self, x: str, y: str, z: str) -> None:
         self._cut([(x, y), (y, x), (x, z), (z, x)], self._rng.uniform(0.1, 4))
@@ -163,7 +168,8 @@ class Faults:
         if any(world.in_quarantine(name) for name in (x, z)):
             return
         world.machines[y].wipe()
-        self._start_later(y, self._rng.uniform(0.02, 2))
+        self.counts["wiped"] += 1
+        self._start_later(y, self._rng.choice((0.01, self._rng.uniform(0.02, 2))))
 
     def _transfer(self, x: str, y: str, z: str) -> None:
         process = self._world.machines[x].process
@@ -180,8 +186,29 @@ class Faults:
     def _doom(self, x: str, y: str, z: str) -> None:
         """A leader that is cut off collects entries that nobody else will hold, and restarts."""
         self._cut([(x, y), (y, x), (x, z), (z, x)], self._rng.uniform(0.3, 2))
-        self._later(self._rng.uniform(0.3, 2), self._world.machines[x].kill)
-        self._later(2, self._world.machines[x].start)
+        if self._rng.random() < 0.5:
+            self._later(self._rng.uniform(0.3, 2), self._world.machines[x].kill)
+            self._later(2, self._world.machines[x].start)
+
+    def _stale_leader(self, x: str, y: str, z: str) -> None:
+        """The first stands still; the others go on; the second loses its disk; the first wakes up and sees only it."""
+        seconds = self._rng.uniform(0.7, 2.5)
+        self._cut([(x, z), (z, x)], seconds + self._rng.uniform(0.5, 3))
+        self._stop_for(x, seconds)
+
+        def lose() -> None:
+            self._wipe(x, y, z)
+            self._cut([(y, z), (z, y)], self._rng.uniform(0.5, 3))
+
+        self._later(seconds - self._rng.uniform(0, 0.3), lose)
+
+    def _majority_wipe(self, x: str, y: str, z: str) -> None:
+        """The first commits with the second alone, whose disk is lost; the first ends while it catches up."""
+        seconds = self._rng.uniform(0.3, 1.5)
+        self._cut([(x, z), (z, x)], seconds + self._rng.choice((self._rng.uniform(0.1, 1.5), 3)))
+        self._later(seconds, self._wipe, x, y, z)
+        self._later(seconds + self._rng.uniform(0.05, 1), self._world.machines[x].kill)
+        self._start_later(x, seconds + self._rng.uniform(1.5, 4))
 
     def _slow_disk(self, x: str, y: str, z: str) -> None:
         self._world.machines[x].device.flush_us_next = int(self._rng.uniform(100 * MS, 2_000 * MS))

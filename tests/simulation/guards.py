@@ -39,6 +39,12 @@ GUARDS: Final = (
         (Patch("tests.simulation.disk:Device.flush", 'self._issued.append((_FLUSH, b""))', "pass"),),
         seeds=30,
     ),
+    Guard(
+        "flush at the start",
+        "what a killed process had written and not flushed is promised by the next, and lost in a power cut",
+        (Patch("tests.simulation.disk:PageStore._load", "self._device.flush()", "pass"),),
+        seeds=0,
+    ),
     _guard(
         "commit before the outbox",
         "messages and answers leave before what they say is in the store",

@@ -88,6 +88,18 @@ def test_kill_takes_nothing_that_was_written() -> None:
     assert held(PageStore(device))[2] == 1
 
 
+def test_what_a_store_shows_when_it_is_opened_is_safe() -> None:
+    """Also what the one before it had written and not flushed when it was killed."""
+    for seed in range(SEEDS):
+        device = Device(random.Random(seed))
+        written(PageStore(device), 1)
+        device.kill()
+        shown = held(PageStore(device))
+        device.cut_power()
+
+        assert held(PageStore(device)) == shown, seed
+
+
 def test_store_that_is_written_often_is_read_back() -> None:
     """Also when it has begun its chain of commits anew, several times over, and dropped what came before."""
     device = Device(random.Random(1))

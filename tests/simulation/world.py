@@ -10,11 +10,13 @@ import hashlib
 import random
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
+from unittest import mock
 
 from stepward.server.core import keys, rows
 from stepward.server.core.commands import ApplyDefinition
 from stepward.server.core.limits import Limits
 from stepward.server.core.rows import JOB_STATES_FINAL, JobState
+from stepward.server.logbook import sending
 from stepward.server.logbook.identity import Identity, found_cluster, join_cluster
 from stepward.server.logbook.outbox import ReplicaLimits
 from stepward.server.store import facts
@@ -61,8 +63,13 @@ class World:
         self.network.bytes_a_ms = rng.choice((0, 0, 500, 100))
         self.limits = Limits(session_ttl_ms=rng.choice((1_500, 3_000)), kill_grace_ms=500, lease_losses_max=1_000)
         entries_max = rng.choice((16, 64, 4_096))
-        self.replica_limits = ReplicaLimits(journal_entries_max=entries_max)
-        self.storm_us = int(rng.uniform(6, 14) * SECOND)
+        self.replica_limits = ReplicaLimits(journal_entries_max=entries_max, tick_ms=rng.choice((10, 25)))
+        # In a bare world agents come when the storm is over: all of it goes to the logbook.
+        self.bare = rng.random() < 0.4
+        # Small ones show what large ones hide: a follower that has part of what its leader has.
+        self.append_bytes_max = rng.choice((1 << 20, 1_500, 400))
+        self.in_flight_bytes_max = rng.choice((4 << 20, 3_000))
+        self.storm_us = int((rng.uniform(15, 30) if self.bare else rng.uniform(6, 14)) * SECOND)
         self.think_us = rng.choice((20, 60, 200)) * MS
         self.recount_share = 0.02
         self.definitions = DEFINITIONS
@@ -85,6 +92,13 @@ class World:
 
     def run(self) -> None:
         """From the founding of the cluster to the end of the last job."""
+        with (
+            mock.patch.object(sending, "APPEND_BYTES_MAX", self.append_bytes_max),
+            mock.patch.object(sending, "IN_FLIGHT_BYTES_MAX", self.in_flight_bytes_max),
+        ):
+            self._run()
+
+    def _run(self) -> None:
         for machine in self.machines.values():
             store = PageStore(machine.device)
             found_cluster(store, machine.name, wall_ms=WALL_MS, members=self.node_ids, cluster_id=CLUSTER_ID)
@@ -96,6 +110,8 @@ class World:
         self.trace("world", "heals", "")
         self.storm = False
         self.faults.heal()
+        if self.bare:
+            self._hire()
         healed_us = self.agenda.now_us
         while not self._is_done():
             if self.agenda.now_us - healed_us > _CALM_US_MAX:
@@ -118,8 +134,12 @@ class World:
                 ApplyDefinition("default", body.name.encode().ljust(32, b"."), body), _Nobody(), urgent=False
             )
         self._run_for(1 * SECOND)
-        self.agents = [Agent(self, f"a{number}", slots=self.rng.choice((1, 2, 4))) for number in range(3)]
+        if not self.bare:
+            self._hire()
         self.clients = [Client(self, f"c{number}") for number in range(self.rng.choice((1, 2, 4)))]
+
+    def _hire(self) -> None:
+        self.agents = [Agent(self, f"a{number}", slots=self.rng.choice((1, 2, 4))) for number in range(3)]
 
     def _run_for(self, us: int) -> None:
         self.agenda.run_until(self.agenda.now_us + us)

@@ -63,6 +63,10 @@ class Environment:
         try:
             with taking(directory):
                 self.rows, self.facts, self.entries = map(self.lmdb.open_db, (b"rows", b"facts", b"entries"))
+                if durable:
+                    # Whoever was killed between writing and flushing left what is read now, and what a power cut would
+                    # still take. Promises are made on it before anything else is written: so it is flushed here.
+                    self.lmdb.sync(True)
         except StoreFailed:
             self.lmdb.close()
             raise

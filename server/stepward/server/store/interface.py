@@ -97,7 +97,8 @@ class Incoming(Protocol):
 class Store(Rows, Protocol):
     """Rows, entries and facts of one replica. Belongs to the thread that made it, but for `snapshot` and `export`.
 
-    What is read is what was written last, committed or not.
+    What is read is what was written last, committed or not. What is there when it is opened is durable: also what a
+    process that was killed in the middle of a commit had written and not flushed.
     """
 
     @property
