@@ -3,6 +3,7 @@
 # made once and the next run starts at once.
 #
 #   make demo       run a cluster, an agent and a job on this machine
+#   make demo-cluster  run three nodes, and kill the one that leads
 #   make test       the tests that need neither root nor patience
 #   make check      everything that CI checks
 #   make env        the environment to work in, in .venv
@@ -31,10 +32,13 @@ SEED ?=
 # Root tests are asked for when this is root; otherwise pytest's summary says what was left out.
 ROOT_FLAG := $(if $(filter 0,$(shell id -u)),--root)
 
-.PHONY: demo env test check format-check lint types protos-fresh buf tests-all format protos baseline docs museum simulation bench clean
+.PHONY: demo demo-cluster env test check format-check lint types protos-fresh buf tests-all format protos baseline docs museum simulation bench clean
 
 demo: $(VENV)/.stamp-server
 	$(BIN)/stepward demo
+
+demo-cluster: $(VENV)/.stamp-server
+	$(BIN)/stepward demo --nodes 3 --kill-leader
 
 # The environment to work in; `. .venv/bin/activate` if you like.
 env: $(VENV)/.stamp-dev

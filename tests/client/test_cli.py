@@ -16,8 +16,6 @@ from stepward.client.cli.exits import ExitCode, code_of, code_of_state
 from stepward.client.values import JobState
 from stepward.v1 import (
     agent_service_pb2,
-    cluster_service_pb2,
-    common_pb2,
     job_service_pb2,
 )
 from tests.client.command_line import run
@@ -144,24 +142,6 @@ def test_namespace(server: ScriptedServer, at: list[str]) -> None:
     run("job", "list", *at)
 
     assert [request.namespace for request in server.requests("ListJobs")] == ["n", "e", "default"]
-
-
-def test_cluster_status(server: ScriptedServer, second_server: ScriptedServer, at: list[str]) -> None:
-    """Every address is asked; one that does not answer makes the code 5 and does not hide the others."""
-    for number, node in enumerate((server, second_server)):
-        count = cluster_service_pb2.JobCount(state=common_pb2.JOB_STATE_RUNNING, count=3)
-        shard = cluster_service_pb2.ShardStatus(leader=number == 0, leader_id="n0", sequence=9, jobs=[count])
-        node.always("GetStatus", cluster_service_pb2.GetStatusResponse(node_id=f"n{number}", shards=[shard]))
-
-    both = run("cluster", "status", *at, "--server", second_server.address)
-    partly = run("cluster", "status", *at, "--server", "127.0.0.1:1", "-o", "jsonl")
-
-    assert both.code == 0
-    assert [line.split()[:3] for line in both.lines[-2:]] == [["n0", "0", "leader"], ["n1", "0", "follower"]]
-    assert both.lines[-1].endswith("3 RUNNING")
-    assert partly.code == 5
-    assert partly.json["node_id"] == "n0"
-    assert "127.0.0.1:1" in partly.stderr
 
 
 def test_agent_list(server: ScriptedServer, at: list[str]) -> None:

@@ -9,15 +9,19 @@ import socket
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from stepward.client import Client
-from stepward.client.cli import dev
-from stepward.client.cli.dev import PIP_LINE, RETENTION_BOUNDS, TTL_BOUNDS
+from stepward.client.cli import dev_server
+from stepward.client.cli.dev import RETENTION_BOUNDS, TTL_BOUNDS, TTL_LEAST_OF_SEVERAL
+from stepward.client.cli.dev_cluster import RESTARTS_MAX, addresses_from
+from stepward.client.cli.dev_server import PIP_LINE
 from stepward.client.cli.exits import ExitCode
 from stepward.client.durations import parse_duration
 from stepward.server import config
@@ -27,6 +31,7 @@ from tests.client.scripted_server import ScriptedServer
 
 # Starts and stops of a process on a busy machine.
 WAIT_S_MAX = 60.0
+LOOK_EVERY_S = 0.1
 
 READY = """
 import json, os, signal, sys, time
@@ -252,9 +257,159 @@ def test_a_port_taken_by_ourselves(server: ScriptedServer) -> None:
 
 def test_without_the_server_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """The exact line that installs it."""
-    monkeypatch.setattr(dev, "SERVER_PACKAGE", "no_such_package")
+    monkeypatch.setattr(dev_server, "SERVER_PACKAGE", "no_such_package")
 
     ran = run("dev", "--port", "0")
 
     assert (ran.code, ran.stdout) == (1, "")
     assert ran.stderr == f"error: the server is not installed; install it with:\n  {PIP_LINE}\n"
+
+
+SERVES = """
+import json, os, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+print(sys.argv[1:], sorted(name for name in os.environ if "STEPWARD" in name), file=sys.stderr, flush=True)
+if sys.argv[1] == "found":
+    sys.exit(0)
+print(json.dumps({"event": "waiting", "address": sys.argv[sys.argv.index("--nodes") + 1], "pid": os.getpid()}))
+sys.stdout.flush()
+"""
+
+
+def pids(banner: str) -> dict[str, int]:
+    return {found[1]: int(found[2]) for found in re.finditer(r"^ +(n\d) .* pid (\d+)", banner, re.MULTILINE)}
+
+
+def stderr_line(child: subprocess.Popen[str], part: str) -> str:
+    """The next line on stderr that has a part."""
+    assert child.stderr is not None
+    return next(line for line in child.stderr if part in line)
+
+
+def test_nodes_are_told_of_each_other(start: Start, tmp_path: Path) -> None:
+    """The directories are made first; each node has its own, and nothing of our environment but the log level."""
+    data = tmp_path / "data"
+    server = stand_in(tmp_path, SERVES + "time.sleep(60)")
+    child = start("--nodes", "3", "--port", "0", "--data", str(data), "-v", server=server)
+    banner = read_until(child, "Ctrl-C")
+    child.send_signal(signal.SIGINT)
+    _, stderr = child.communicate(timeout=WAIT_S_MAX)
+
+    found = re.search(r"export STEPWARD_SERVER=(\S+)", banner)
+    assert found
+    addresses = dict(zip(("n1", "n2", "n3"), found[1].split(","), strict=True))
+    nodes = ",".join(f"{name}={address}" for name, address in addresses.items())
+    assert child.returncode == 0
+    assert len(set(pids(banner).values())) == 3
+    for name, address in addresses.items():
+        told = ["run", "--data", str(data / name), "--node-id", name, "--nodes", nodes, "--host", "127.0.0.1"]
+        told += ["--port", address.removeprefix("127.0.0.1:"), "--session-ttl-ms", "10000"]
+        told += ["--retention", "604800000ms", "--exit-with-parent"]
+        assert f"{name}: {told} []\n" in stderr
+    assert stderr.endswith("the servers have ended\n")
+
+
+def test_ports_of_several_nodes() -> None:
+    """The one behind the first is left to the examples' travel service; with 0 each has a free one of its own."""
+    assert addresses_from(7654, 3) == ["127.0.0.1:7654", "127.0.0.1:7664", "127.0.0.1:7674"]
+    assert len(set(addresses_from(0, 5))) == 5
+
+
+def test_a_node_that_is_killed_is_started_again(start: Start, tmp_path: Path) -> None:
+    """With a line that says so; when the parent is killed none of them stays."""
+    server = stand_in(tmp_path, SERVES + "sys.stdin.read()")
+    child = start("--nodes", "3", "--port", "0", server=server)
+    before = pids(read_until(child, "Ctrl-C"))
+
+    os.kill(before["n2"], signal.SIGKILL)
+    line = stderr_line(child, "killed")
+    again = re.fullmatch(r"n2 was killed \(SIGKILL\); started again, pid (\d+)\n", line)
+    assert again
+    others = [psutil.Process(pid) for pid in (before["n1"], before["n3"], int(again[1]))]
+    child.kill()
+    gone, _ = psutil.wait_procs(others, WAIT_S_MAX)
+
+    assert int(again[1]) != before["n2"]
+    assert set(gone) == set(others)
+
+
+def test_a_node_that_ends_again_and_again(start: Start, tmp_path: Path) -> None:
+    """It is given up with its last words, and the others are ended."""
+    server = stand_in(tmp_path, SERVES + "sys.exit('no disk') if 'n3' in sys.argv else time.sleep(60)")
+    child = start("--nodes", "3", "--port", "0", server=server)
+    banner = read_until(child, "Ctrl-C")
+    _, stderr = child.communicate(timeout=WAIT_S_MAX)
+
+    lines = stderr.splitlines()
+    assert child.returncode == 1
+    assert sum("started again" in line for line in lines) == RESTARTS_MAX
+    assert "it was started 5 times within 60 s, which is enough" in stderr
+    assert "no disk" in stderr
+    for name in ("n1", "n2"):
+        with pytest.raises(ProcessLookupError):
+            os.kill(pids(banner)[name], 0)
+
+
+def test_directories_that_cannot_be_made(start: Start, tmp_path: Path) -> None:
+    """The reason is the server's own."""
+    fails = """import sys; sys.exit('{"event": "node_failed", "reason": "the disk is full", "code": 1}')"""
+    child = start("--nodes", "3", "--port", "0", server=stand_in(tmp_path, fails))
+    _, stderr = child.communicate(timeout=WAIT_S_MAX)
+
+    assert child.returncode == 1
+    assert stderr == "error: the cluster was not made (exit code 1): the disk is full\n"
+
+
+@pytest.mark.parametrize("count", ["0", "2", "4", "7"])
+def test_numbers_of_nodes_that_make_no_sense(count: str) -> None:
+    """With an even number no more may be gone than with one less."""
+    ran = run("dev", "--nodes", count)
+
+    assert ran.code == ExitCode.USAGE
+    assert f"{count} is not among 1, 3, 5" in ran.stderr
+
+
+def test_ttl_of_several_nodes() -> None:
+    """The bound is the server's, and the option is to blame."""
+    ran = run("dev", "--nodes", "3", "--ttl", "7999ms")
+
+    assert ran.code == ExitCode.USAGE
+    assert "--ttl: it must be at least 8s with several nodes" in ran.stderr
+    assert parse_duration(TTL_LEAST_OF_SEVERAL).total_seconds() * 1_000 == config.SESSION_TTL_MS_MIN_NODES
+
+
+def test_three_real_servers(start: Start) -> None:
+    """One cluster: a leader is found, leadership is handed on, and a job that is stored on one is read on another."""
+    child = start("--nodes", "3", "--port", "0")
+    banner = read_until(child, "Ctrl-C")
+    found = re.search(r"export STEPWARD_SERVER=(\S+)", banner)
+    assert found
+    addresses = found[1].split(",")
+    well = wait_until_well(found[1])
+    before = next(node["node_id"] for node in well if node["shards"][0]["leader"])
+    other = "n1" if before != "n1" else "n2"
+    handed = run("cluster", "transfer-leader", other, "--server", found[1], "-o", "json")
+    os.kill(pids(banner)[before], signal.SIGKILL)
+    line = stderr_line(child, "started again")
+    again = wait_until_well(found[1])
+    child.send_signal(signal.SIGINT)
+    code = child.wait(WAIT_S_MAX)
+
+    assert [node["node_id"] for node in well] == ["n1", "n2", "n3"]
+    assert [node["address"] for node in well] == addresses
+    assert {node["node_id"]: node["pid"] for node in well} == pids(banner)
+    assert len({node["cluster_id"] for node in well}) == 1
+    assert handed.json["node_id"] == other
+    assert line.startswith(f"{before} was killed")
+    assert again[int(before[1]) - 1]["pid"] != pids(banner)[before]
+    assert code == 0
+
+
+def wait_until_well(servers: str) -> list[dict[str, Any]]:
+    """What `cluster status` says when nothing is wrong any more."""
+    until = time.monotonic() + WAIT_S_MAX
+    while (ran := run("cluster", "status", "--server", servers, "-o", "json")).code != ExitCode.OK:
+        assert time.monotonic() < until, ran.stderr
+        time.sleep(LOOK_EVERY_S)
+    found: list[dict[str, Any]] = ran.json
+    return found

@@ -44,8 +44,9 @@ class Demo:
 
 
 @contextmanager
-def start(folder: Path, *arguments: str) -> Iterator[Demo]:
-    """The command, begun; its page goes into the folder `docs`."""
+def start(folder: Path, *arguments: str, docs: bool = True) -> Iterator[Demo]:
+    """The command, begun; its page, if it writes one, goes into the folder `docs`."""
+    page = ["--docs", str(folder / "docs")] if docs else []
     output = folder / "output"
     command = [
         sys.executable,
@@ -55,9 +56,7 @@ def start(folder: Path, *arguments: str) -> Iterator[Demo]:
         *arguments,
     ]
     with output.open("w") as file:
-        popen = subprocess.Popen(
-            [*command, "--fast", "--docs", str(folder / "docs")], stdout=file, stderr=subprocess.STDOUT, text=True
-        )
+        popen = subprocess.Popen([*command, "--fast", *page], stdout=file, stderr=subprocess.STDOUT, text=True)
     try:
         yield Demo(popen, output)
     finally:

@@ -23,6 +23,7 @@ from stepward.client.job_filter import WantedJobs
 from stepward.client.values import (
     Agent,
     AppliedDefinition,
+    CreatedCluster,
     DefinitionVersion,
     HistoryEvent,
     Job,
@@ -30,6 +31,7 @@ from stepward.client.values import (
     JobCounts,
     JobResult,
     JobState,
+    Leadership,
     NodeStatus,
     OperatorAnswer,
     Step,
@@ -385,6 +387,18 @@ class AsyncClient:
     async def status(self) -> NodeStatus:
         """Ask the node that answers how it is."""
         return await self._perform(calls.get_status())
+
+    async def create_cluster(self) -> CreatedCluster:
+        """Make a cluster of the nodes in the configuration of the node that answers; all run and know none."""
+        return await self._perform(calls.create_cluster())
+
+    async def transfer_leader(self, node_id: str = "") -> Leadership:
+        """Hand leadership to a node; to the one that is most up to date when none is named."""
+        return await self._perform(calls.transfer_leader(node_id))
+
+    async def recover_node(self, gone: Iterable[str], *, reason: str, actor: str = "") -> str:
+        """Let the node that answers take part though `gone` never come back; what may have been lost."""
+        return await self._perform(calls.recover_node(gone, reason=reason, actor=actor))
 
     async def _perform(self, call: Call[V]) -> V:
         attempts = self._attempts(call.rpc, call.wait_max_s)

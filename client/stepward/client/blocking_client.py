@@ -21,6 +21,7 @@ from stepward.client.job_filter import WantedJobs
 from stepward.client.values import (
     Agent,
     AppliedDefinition,
+    CreatedCluster,
     DefinitionVersion,
     HistoryEvent,
     Job,
@@ -28,6 +29,7 @@ from stepward.client.values import (
     JobCounts,
     JobResult,
     JobState,
+    Leadership,
     NodeStatus,
     OperatorAnswer,
     Step,
@@ -379,6 +381,18 @@ class Client:
     def status(self) -> NodeStatus:
         """Ask the node that answers how it is."""
         return self._perform(calls.get_status())
+
+    def create_cluster(self) -> CreatedCluster:
+        """Make a cluster of the nodes in the configuration of the node that answers; all run and know none."""
+        return self._perform(calls.create_cluster())
+
+    def transfer_leader(self, node_id: str = "") -> Leadership:
+        """Hand leadership to a node; to the one that is most up to date when none is named."""
+        return self._perform(calls.transfer_leader(node_id))
+
+    def recover_node(self, gone: Iterable[str], *, reason: str, actor: str = "") -> str:
+        """Let the node that answers take part though `gone` never come back; what may have been lost."""
+        return self._perform(calls.recover_node(gone, reason=reason, actor=actor))
 
     def _perform(self, call: Call[V]) -> V:
         attempts = self._attempts(call.rpc, call.wait_max_s)

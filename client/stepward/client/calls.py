@@ -5,7 +5,7 @@ Both clients only carry these out, so they cannot differ in what they ask.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -22,11 +22,13 @@ from stepward.client.job_filter import WantedJobs, job_filter, step_states
 from stepward.client.values import (
     Agent,
     AppliedDefinition,
+    CreatedCluster,
     DefinitionVersion,
     HistoryEvent,
     Job,
     JobCounts,
     JobResult,
+    Leadership,
     NodeStatus,
     OperatorAnswer,
     Step,
@@ -98,6 +100,12 @@ LIST_DEFINITIONS = Rpc(
 )
 LIST_AGENTS = Rpc("AgentService", "ListAgents", agent_service_pb2.ListAgentsResponse, Repeat.READ)
 GET_STATUS = Rpc("ClusterService", "GetStatus", cluster_service_pb2.GetStatusResponse, Repeat.READ)
+# Repeated after an unknown outcome this is refused, since the cluster is there then.
+CREATE_CLUSTER = Rpc("ClusterService", "CreateCluster", cluster_service_pb2.CreateClusterResponse, Repeat.UNSAFE)
+# Another one, with no target named, may hand leadership on once more.
+TRANSFER_LEADER = Rpc("ClusterService", "TransferLeader", cluster_service_pb2.TransferLeaderResponse, Repeat.UNSAFE)
+# As creating: a node that was recovered waits for nobody any more, and refuses.
+RECOVER_NODE = Rpc("ClusterService", "RecoverNode", cluster_service_pb2.RecoverNodeResponse, Repeat.UNSAFE)
 
 RPCS = (
     SUBMIT_JOB,
@@ -120,6 +128,9 @@ RPCS = (
     LIST_DEFINITIONS,
     LIST_AGENTS,
     GET_STATUS,
+    CREATE_CLUSTER,
+    TRANSFER_LEADER,
+    RECOVER_NODE,
 )
 
 
@@ -368,3 +379,20 @@ def list_agents(*, namespace: str, page_size: int, page_token: str) -> Call[Page
 def get_status() -> Call[NodeStatus]:
     """Ask a node how it is."""
     return Call(GET_STATUS, cluster_service_pb2.GetStatusRequest(), reading.node_status)
+
+
+def create_cluster() -> Call[CreatedCluster]:
+    """Make a cluster of the nodes in the configuration of the node that answers."""
+    return Call(CREATE_CLUSTER, cluster_service_pb2.CreateClusterRequest(), reading.created_cluster)
+
+
+def transfer_leader(node_id: str) -> Call[Leadership]:
+    """Hand leadership to a node, or to the one that is most up to date."""
+    request = cluster_service_pb2.TransferLeaderRequest(node_id=node_id)
+    return Call(TRANSFER_LEADER, request, lambda answer: Leadership(answer.node_id, answer.term))
+
+
+def recover_node(gone: Iterable[str], *, reason: str, actor: str) -> Call[str]:
+    """Let the node that answers take part without having heard of those that are gone."""
+    request = cluster_service_pb2.RecoverNodeRequest(gone_node_ids=gone, reason=reason, actor=actor)
+    return Call(RECOVER_NODE, request, lambda answer: str(answer.warning))

@@ -16,13 +16,17 @@ from stepward.client.errors import (
 from stepward.client.payloads import Payload
 from stepward.client.values import (
     Agent,
+    CreatedCluster,
     DefinitionVersion,
     Failure,
+    FollowerStatus,
     HistoryEvent,
     Job,
     JobCounts,
     JobResult,
     JobState,
+    Member,
+    NodeState,
     NodeStatus,
     OperatorAnswer,
     Remainder,
@@ -30,7 +34,7 @@ from stepward.client.values import (
     Step,
     StepState,
 )
-from stepward.v1 import common_pb2
+from stepward.v1 import cluster_service_pb2, common_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,7 +45,6 @@ if TYPE_CHECKING:
 
     from stepward.v1 import (
         agent_service_pb2,
-        cluster_service_pb2,
         definition_pb2,
         definition_service_pb2,
         job_pb2,
@@ -63,6 +66,13 @@ def job_state(number: common_pb2.JobState.ValueType) -> JobState:
     if number not in common_pb2.JobState.values():
         return JobState.UNSPECIFIED
     return JobState(common_pb2.JobState.Name(number).removeprefix("JOB_STATE_"))
+
+
+def node_state(number: cluster_service_pb2.NodeState.ValueType) -> NodeState:
+    """The state, UNSPECIFIED for one that is newer than this client."""
+    if number not in cluster_service_pb2.NodeState.values():
+        return NodeState.UNSPECIFIED
+    return NodeState(cluster_service_pb2.NodeState.Name(number).removeprefix("NODE_STATE_"))
 
 
 def step_state(number: common_pb2.StepState.ValueType) -> StepState:
@@ -244,7 +254,34 @@ def shard_status(message: cluster_service_pb2.ShardStatus) -> ShardStatus:
         overdue=message.overdue,
         jobs={job_state(count.state): count.count for count in message.jobs},
         store_bytes=message.store_bytes,
+        followers=tuple(follower_status(follower) for follower in message.followers),
+        log_first_index=message.log_first_index,
+        log_last_index=message.log_last_index,
+        leader_contact_age=span(message, "leader_contact_age"),
+        free_bytes=message.free_bytes,
+        fetching_rows=message.fetching_rows,
+        elections=message.elections,
     )
+
+
+def follower_status(message: cluster_service_pb2.FollowerStatus) -> FollowerStatus:
+    """A node as the leader sees it."""
+    return FollowerStatus(
+        node_id=message.node_id,
+        connected=message.connected,
+        match_index=message.match_index,
+        answer_age=span(message, "answer_age"),
+    )
+
+
+def members(messages: Iterable[cluster_service_pb2.Member]) -> tuple[Member, ...]:
+    """The nodes of a cluster."""
+    return tuple(Member(member.node_id, member.address) for member in messages)
+
+
+def created_cluster(message: cluster_service_pb2.CreateClusterResponse) -> CreatedCluster:
+    """A new cluster."""
+    return CreatedCluster(message.cluster_id, members(message.members))
 
 
 def node_status(message: cluster_service_pb2.GetStatusResponse) -> NodeStatus:
@@ -256,6 +293,10 @@ def node_status(message: cluster_service_pb2.GetStatusResponse) -> NodeStatus:
         shards=tuple(shard_status(shard) for shard in message.shards),
         started_at=instant(message, "started_at"),
         pid=message.pid,
+        members=members(message.members),
+        state=node_state(message.state),
+        state_reason=message.state_reason,
+        incarnation=message.incarnation,
         message=message,
     )
 

@@ -370,6 +370,66 @@ class ShardStatus:
     overdue: int = 0
     jobs: Mapping[JobState, int] = field(default_factory=dict)
     store_bytes: int = 0
+    followers: tuple[FollowerStatus, ...] = ()
+    """On the leader: how the others are."""
+    log_first_index: int = 0
+    log_last_index: int = 0
+    leader_contact_age: timedelta | None = None
+    """How long ago the node last heard of a leader. None: it leads, or never has."""
+    free_bytes: int = 0
+    fetching_rows: bool = False
+    """Whether the node fetches all rows from the leader."""
+    elections: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowerStatus:
+    """A node as the leader sees it."""
+
+    node_id: str
+    connected: bool = False
+    match_index: int = 0
+    """The last entry of the log that it surely has."""
+    answer_age: timedelta | None = None
+    """How long ago it last answered. None: not since this leader leads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A node of a cluster."""
+
+    node_id: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedCluster:
+    """A cluster that was just made."""
+
+    cluster_id: str
+    members: tuple[Member, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Leadership:
+    """Which node leads, in which term."""
+
+    node_id: str
+    term: int
+
+
+class NodeState(StrEnum):
+    """How far a node is."""
+
+    UNSPECIFIED = "UNSPECIFIED"
+    """Not said: an older node."""
+    EMPTY = "EMPTY"
+    """It knows no cluster."""
+    QUARANTINED = "QUARANTINED"
+    """Its directory was empty in a cluster that exists: until it holds what the others hold it does not count."""
+    SERVING = "SERVING"
+    DIVERGED = "DIVERGED"
+    """Its rows and the log do not fit together: it has stopped, and keeps its files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -382,6 +442,13 @@ class NodeStatus:
     shards: tuple[ShardStatus, ...] = ()
     started_at: datetime | None = None
     pid: int = 0
+    members: tuple[Member, ...] = ()
+    """All nodes of the cluster, where this one reaches them."""
+    state: NodeState = NodeState.UNSPECIFIED
+    state_reason: str = ""
+    """Why it takes part only partly, for a person."""
+    incarnation: int = 0
+    """How often it has begun with an empty directory."""
     message: cluster_service_pb2.GetStatusResponse = field(
         default_factory=cluster_service_pb2.GetStatusResponse, repr=False, compare=False
     )

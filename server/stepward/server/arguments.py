@@ -28,6 +28,7 @@ VARIABLES: Final[dict[str, Key]] = {
     "STEPWARD_PORT": ("node", "port"),
     "STEPWARD_ADVERTISE": ("node", "advertise"),
     "STEPWARD_NODES": ("cluster", "nodes"),
+    "STEPWARD_TRUSTED_NETWORK": ("node", "trusted_network"),
     "STEPWARD_SESSION_TTL_MS": ("cluster", "session_ttl_ms"),
     "STEPWARD_RETENTION_MS": ("cluster", "retention_ms"),
     "STEPWARD_HTTP_HOST": ("http", "host"),

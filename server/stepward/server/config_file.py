@@ -39,7 +39,8 @@ _NUMBERS: Final[dict[Key, str]] = {
 }
 _CLUSTER_FIELDS: Final = frozenset({"session_ttl_ms", "retention_ms"})
 _HTTP_ENABLED: Final = ("http", "enabled")
-_FLAGS: Final[dict[Key, str]] = {_HTTP_ENABLED: "http_port"}
+_TRUSTED: Final = ("node", "trusted_network")
+_FLAGS: Final[dict[Key, str]] = {_HTTP_ENABLED: "http_port", _TRUSTED: "trusted_network"}
 _DATA: Final = ("node", "data")
 _NODES: Final = ("cluster", "nodes")
 _TLS: Final[dict[Key, str]] = {("tls", name): name for name in TlsFiles.__struct_fields__}
@@ -139,6 +140,7 @@ class _Reading:
             self._take(node, field, self._text_of(key))
         for key, field in (*_NUMBERS.items(), *_LIMITS.items()):
             self._take(limits if field in _CLUSTER_FIELDS else node, field, self._number_of(key))
+        self._take(node, "trusted_network", self._flag_of(_TRUSTED))
         if self._flag_of(_HTTP_ENABLED) is False:
             node["http_port"] = None
         self._take(node, "nodes", self._nodes())

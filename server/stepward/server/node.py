@@ -33,7 +33,9 @@ from stepward.server.job_ids import JobIds, newest_job_id
 from stepward.server.logbook.identity import open_identity
 from stepward.server.logbook.replica import Instant, Replica
 from stepward.server.metrics import Exposition
+from stepward.server.operating import Operating
 from stepward.server.peers import tls
+from stepward.server.peers.founding import KnownNode
 from stepward.server.peers.peering import Peering, check_addresses
 from stepward.server.peers.service import PeerService
 from stepward.server.probes import Probes
@@ -89,6 +91,23 @@ class AddressTaken(Exception):  # noqa: N818 - a state of the machine, named as 
     def __init__(self, address: str) -> None:
         super().__init__(f"{address} cannot be listened on; is another node running there? choose another with --port")
         self.address = address
+
+
+def listen(server: grpc.aio.Server, config: NodeConfig) -> str:
+    """Have a server listen where a node does; the address.
+
+    Raises:
+        AddressTaken: It cannot.
+    """
+    wanted = f"{config.host}:{config.port}"
+    try:
+        if config.tls is None:
+            port = server.add_insecure_port(wanted)
+        else:
+            port = server.add_secure_port(wanted, tls.server_credentials(config.tls))
+    except RuntimeError as error:
+        raise AddressTaken(wanted) from error
+    return f"{config.host}:{port}"
 
 
 class CountedStore(LmdbStore):
@@ -191,12 +210,7 @@ class Node:
             ProbesAddressTaken: That of the pages for monitoring cannot.
         """
         self._start_probes()
-        wanted = f"{self._config.host}:{self._config.port}"
-        try:
-            port = self._listen(wanted)
-        except RuntimeError as error:
-            raise AddressTaken(wanted) from error
-        self.address = f"{self._config.host}:{port}"
+        self.address = listen(self._server, self._config)
         await self._server.start()
         self._shard.on_standing(self._on_standing)
         self._guard.start()
@@ -216,11 +230,6 @@ class Node:
             peers=self.identity.peers,
             tls=self._config.tls is not None,
         )
-
-    def _listen(self, address: str) -> int:
-        if self._config.tls is None:
-            return self._server.add_insecure_port(address)
-        return self._server.add_secure_port(address, tls.server_credentials(self._config.tls))
 
     @property
     def http_address(self) -> str:
@@ -363,7 +372,7 @@ class Node:
         return Vitals(
             self._shard,
             identity=self.identity,
-            version=_version(),
+            version=version(),
             clock=self._clock,
             counters=self._counters,
             free_bytes=self._free_bytes,
@@ -379,7 +388,7 @@ class Node:
         )
 
     def _make_server(self) -> grpc.aio.Server:
-        server = grpc.aio.server(options=_server_options(self._cluster, self._config))
+        server = grpc.aio.server(options=server_options(self._cluster, self._config))
         rooms = Rooms(self._config)
         shell = self._shell = CallShell(
             self._counters, rooms, self._admission, stalled_ms_max=self._config.stalled_ms_max
@@ -391,6 +400,16 @@ class Node:
         names = (service.full_name for service in SERVICES)
         reflection.enable_server_reflection((*names, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         return server
+
+    def _addresses(self) -> dict[str, str]:
+        """Where each node of the cluster is reached, this one where callers are told to find it."""
+        config, node_id = self._config, self.identity.node_id
+        here = config.advertise or config.nodes.get(node_id, self.address)
+        return {**{member: config.nodes[member] for member in self.identity.peers}, node_id: here}
+
+    def _known_node(self) -> KnownNode:
+        start_id = random.SystemRandom().randbytes(16)
+        return KnownNode(self.identity, self._shard, doorkeeper=self._peering.doorkeeper, start_id=start_id)
 
     def _servicers(self) -> dict[str, object]:
         """What serves each service."""
@@ -405,12 +424,14 @@ class Node:
                 identity=self.identity,
                 vitals=self._vitals,
                 started_wall_ms=self._clock.wall_ms(),
+                addresses=self._addresses,
+                operating=Operating(self.identity, self._shard, self._peering.channels, limits=limits),
             ),
-            "PeerService": PeerService(replicating=self._peering.replicating),
+            "PeerService": PeerService(replicating=self._peering.replicating, founding=self._known_node()),
         }
 
 
-def _version() -> str:
+def version() -> str:
     """Version of the software; empty when it runs from a checkout that nobody installed."""
     try:
         return metadata.version("stepward")
@@ -429,7 +450,7 @@ def _decider(limits: Limits) -> Decider:
     return decider
 
 
-def _server_options(cluster: ClusterConfig, config: NodeConfig) -> list[tuple[str, int]]:
+def server_options(cluster: ClusterConfig, config: NodeConfig) -> list[tuple[str, int]]:
     """What one connection may cost us, and how a dead one is found out."""
     return [
         ("grpc.max_receive_message_length", cluster.message_bytes_max),

@@ -11,13 +11,17 @@ import sys
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stepward.server import membership
+from stepward.server.empty_node import EmptyNode
 from stepward.server.logbook.identity import known_identity
 from stepward.server.node import Node
+from stepward.server.peers import tls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from stepward.server.config import ClusterConfig, NodeConfig
     from stepward.server.config_file import Configuration
+    from stepward.server.logbook.identity import Identity
 
 # What is read from stdin means nothing; only its end does.
 _STDIN_BYTES: Final = 4_096
@@ -37,19 +41,37 @@ async def serve(configuration: Configuration, orders: Orders) -> str:
         ServerError: The directory cannot be used, or belongs to another node.
         AddressTaken: The address cannot be listened on.
     """
-    stop = _asked_to_stop(orders)
-    identity = known_identity(configuration.node.data)
-    if identity is not None:
-        membership.check_identity(identity, configuration.node)
-    node = Node(*configuration)
+    return await serve_until(_asked_to_stop(orders), *configuration, ready_fd=orders.ready_fd)
+
+
+async def serve_until(
+    asked: asyncio.Event, cluster: ClusterConfig, config: NodeConfig, *, ready_fd: int | None = None
+) -> str:
+    """As `serve`, until somebody sets `asked`."""
+    stop = asyncio.create_task(asked.wait())
+    try:
+        if config.tls is not None:
+            tls.check(config.tls)
+        identity = known_identity(config.data)
+        if identity is None and config.nodes:
+            identity = await _become_member(cluster, config, stop)
+            if identity is None:
+                return ""
+        if identity is not None:
+            membership.check_identity(identity, config)
+        return await _run(Node(cluster, config), stop, ready_fd)
+    finally:
+        stop.cancel()
+
+
+async def _run(node: Node, stop: asyncio.Task[bool], ready_fd: int | None) -> str:
     fatal = asyncio.create_task(node.fatal())
     try:
         await node.start()
         if not fatal.done():
-            _tell_ready(node, orders.ready_fd)
+            _tell(ready_fd, "ready", node.address, node.identity, http=node.http_address)
         await asyncio.wait((fatal, stop), return_when=asyncio.FIRST_COMPLETED)
     finally:
-        stop.cancel()
         await node.stop()
     if fatal.done():
         return fatal.result()
@@ -57,15 +79,29 @@ async def serve(configuration: Configuration, orders: Orders) -> str:
     return ""
 
 
-def _asked_to_stop(orders: Orders) -> asyncio.Task[bool]:
-    """Ends when somebody wants the process to end."""
+async def _become_member(cluster: ClusterConfig, config: NodeConfig, stop: asyncio.Task[bool]) -> Identity | None:
+    """Wait as a node that knows no cluster until it is one of a cluster; None when it is asked to stop before."""
+    empty = EmptyNode(cluster, config)
+    await empty.start()
+    _tell(None, "waiting", empty.address, None, node_id=config.node_id)
+    member = asyncio.create_task(empty.member())
+    await asyncio.wait((member, stop), return_when=asyncio.FIRST_COMPLETED)
+    if member.done():
+        return member.result()
+    member.cancel()
+    await asyncio.gather(member, return_exceptions=True)
+    return None
+
+
+def _asked_to_stop(orders: Orders) -> asyncio.Event:
+    """Set when somebody wants the process to end."""
     asked = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked.set)
     if orders.exit_with_parent and _is_pipe(sys.stdin.fileno()):
         _on_end_of_pipe(loop, sys.stdin.fileno(), asked.set)
-    return asyncio.create_task(asked.wait())
+    return asked
 
 
 def _is_pipe(descriptor: int) -> bool:
@@ -89,17 +125,10 @@ def _on_end_of_pipe(loop: asyncio.AbstractEventLoop, descriptor: int, ended: Cal
     loop.add_reader(descriptor, readable)
 
 
-def _tell_ready(node: Node, ready_fd: int | None) -> None:
-    line = json.dumps(
-        {
-            "event": "ready",
-            "address": node.address,
-            "pid": os.getpid(),
-            "node_id": node.identity.node_id,
-            "cluster_id": node.identity.cluster_id,
-            "http": node.http_address,
-        }
-    )
+def _tell(ready_fd: int | None, event: str, address: str, identity: Identity | None, **more: str) -> None:
+    """One line for whoever started this process."""
+    who = {} if identity is None else {"node_id": identity.node_id, "cluster_id": identity.cluster_id}
+    line = json.dumps({"event": event, "address": address, "pid": os.getpid(), **who, **more})
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
     if ready_fd is not None:

@@ -248,6 +248,17 @@ class Shard:
         self.propose(command, FutureTicket(future))
         return await future
 
+    async def ask(self, question: Callable[[Ticket], Letter]) -> object:
+        """The answer to a question that is no command: `question` makes the letter for whoever waits for it."""
+        if self._stopped:
+            return Rejection(Reason.NODE_DRAINING, "this node is shutting down; ask another node")
+        future: asyncio.Future[Answer] = self._loop.create_future()
+        ticket = FutureTicket(future)
+        self._proposed.add(ticket)
+        self._letters.append(question(ticket))
+        self._hurry()
+        return await future
+
     def propose(self, command: AnyCommand, ticket: Ticket, *, share: str = "") -> None:
         """Let a command be decided. `share`: of new work its namespace, with whose others it takes turns."""
         if self._stopped:

@@ -12,7 +12,7 @@ import sys
 
 import click
 
-from stepward.client.cli import agent, cluster, definition, demo, dev, job, job_lists, job_verbs, version
+from stepward.client.cli import agent, cluster, definition, demo, dev, job, job_lists, job_verbs, server, version
 from stepward.client.cli.exits import ExitCode
 from stepward.client.cli.session import Session, choose, shared_options
 
@@ -76,7 +76,16 @@ def _speak_utf8() -> None:
                 stream.reconfigure(encoding="utf-8")
 
 
-for command in (dev.dev, demo.demo, job.job, definition.definition, agent.agent, cluster.cluster, version.version):
+for command in (
+    dev.dev,
+    demo.demo,
+    job.job,
+    definition.definition,
+    agent.agent,
+    server.server,
+    cluster.cluster,
+    version.version,
+):
     main.add_command(command)
 for reading in (job_lists.list_, job_lists.count, job_lists.steps):
     job.job.add_command(reading)

@@ -3,12 +3,26 @@
 Reading order: `stories` (what is told, and what became of it), `plays` (what belongs to one demo; `trips`, `machines`
 and `orders` are such), `show` (the order of events), `acting` (what is done to a job meanwhile), `stage` (what runs, on
 top of `processes`), `screen` (what a person sees), `findings` and `verdict` (pure: did everything come as promised?),
-`page` (the same as a page to read).
+`page` (the same as a page to read). `failover`, on top of `cluster_stage`, shows several nodes instead.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+
+
+def main_of_nodes(count: int, *, kill_leader: bool, fast: bool, keep: bool) -> int:
+    """Show trips on a cluster of several nodes; the exit code as of `main`.
+
+    Args:
+        count: How many nodes.
+        kill_leader: Whether to kill the one that leads in the middle.
+        fast: Whether to leave out some of the time in which eyes follow.
+        keep: Whether to keep the data and logs also when all went well.
+    """
+    from stepward.client.demo.failover import run
+
+    return run(count, kill_leader=kill_leader, fast=fast, keep=keep)
 
 
 def main(play: str, *, fast: bool, docs: Path | None, keep: bool) -> int:

@@ -22,7 +22,7 @@ CLOCK_SKEW_S = 0.25
 def judge(journeys: Sequence[Journey], entries: Sequence[Entry], record: Report) -> list[Finding]:
     """All findings, trip by trip, then those of the record."""
     first, second, third = journeys
-    return [*completes(first), *_is_undone(second), *_is_taken_over(third, entries), *_record(record)]
+    return [*completes(first), *_is_undone(second), *_is_taken_over(third, entries), *record_findings(record)]
 
 
 def _is_undone(journey: Journey) -> list[Finding]:
@@ -93,7 +93,8 @@ def _is_taken_over(journey: Journey, entries: Sequence[Entry]) -> list[Finding]:
     ]
 
 
-def _record(record: Report) -> list[Finding]:
+def record_findings(record: Report) -> list[Finding]:
+    """What the travel service's record shows."""
     doubles = (*record.double_bookings, *record.booked_twice)
     return [
         Finding(claim="nothing was booked twice", seen=listed(doubles) or "nothing", holds=not doubles),

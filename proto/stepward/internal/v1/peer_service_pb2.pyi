@@ -503,16 +503,20 @@ class GetNodeRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     """The cluster that the caller knows. Empty: none."""
+    node_id: _builtins.str
+    """The node that asks. Empty: none."""
     def __init__(
         self,
         *,
         cluster_id: _builtins.str = ...,
+        node_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "node_id", b"node_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -533,6 +537,7 @@ class GetNodeResponse(_message.Message):
     CONFIGURATION_HASH_FIELD_NUMBER: _builtins.int
     MEMBER_IDS_FIELD_NUMBER: _builtins.int
     CLUSTER_INCARNATION_FIELD_NUMBER: _builtins.int
+    CALLER_INCARNATION_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     """Its id, from its configuration."""
     cluster_id: _builtins.str
@@ -549,6 +554,10 @@ class GetNodeResponse(_message.Message):
     """Of what must be equal on all nodes."""
     cluster_incarnation: _builtins.int
     """Of the cluster: how often it was restored."""
+    caller_incarnation: _builtins.int
+    """The highest incarnation of the node that asks that this one has met: a new one must be higher, whatever its clock
+    says. 0: none.
+    """
     @_builtins.property
     def member_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The nodes of the cluster, by id."""
@@ -565,10 +574,11 @@ class GetNodeResponse(_message.Message):
         configuration_hash: _builtins.bytes = ...,
         member_ids: _abc.Iterable[_builtins.str] | None = ...,
         cluster_incarnation: _builtins.int = ...,
+        caller_incarnation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "cluster_incarnation", b"cluster_incarnation", "configuration_hash", b"configuration_hash", "hash", b"hash", "incarnation", b"incarnation", "member_ids", b"member_ids", "node_id", b"node_id", "sequence", b"sequence", "start_id", b"start_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller_incarnation", b"caller_incarnation", "cluster_id", b"cluster_id", "cluster_incarnation", b"cluster_incarnation", "configuration_hash", b"configuration_hash", "hash", b"hash", "incarnation", b"incarnation", "member_ids", b"member_ids", "node_id", b"node_id", "sequence", b"sequence", "start_id", b"start_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -14,11 +14,16 @@ import msgspec
 from stepward.server.api import convert
 from stepward.server.core import counts, keys, rows
 from stepward.server.core.rejections import Reason, refuse
+from stepward.server.operating import PASSED_ON
+from stepward.server.peers.founding import cluster_exists
 from stepward.v1 import cluster_service_pb2
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from stepward.server.logbook.identity import Identity
     from stepward.server.logbook.outbox import Follower
+    from stepward.server.operating import Operating
     from stepward.server.shard import Shard
     from stepward.server.vitals import Vitals
 
@@ -35,11 +40,16 @@ class ClusterService:
         identity: Identity,
         vitals: Vitals,
         started_wall_ms: int,
+        addresses: Callable[[], Mapping[str, str]],
+        operating: Operating,
     ) -> None:
+        """`addresses`: where each node of the cluster is reached, by id."""
         self._shard = shard
         self._identity = identity
         self._vitals = vitals
         self._started_wall_ms = started_wall_ms
+        self._addresses = addresses
+        self._operating = operating
 
     async def get_status(
         self, request: cluster_service_pb2.GetStatusRequest, context: Any
@@ -54,6 +64,11 @@ class ClusterService:
             shards=[self._shard_status()],
             started_at=convert.timestamp(self._started_wall_ms),
             pid=os.getpid(),
+            members=[
+                cluster_service_pb2.Member(node_id=node_id, address=address)
+                for node_id, address in sorted(self._addresses().items())
+            ],
+            incarnation=self._identity.node_incarnation,
             state=self._state(),
             state_reason=self._vitals.unready(),
         )
@@ -62,19 +77,24 @@ class ClusterService:
         self, request: cluster_service_pb2.CreateClusterRequest, context: Any
     ) -> cluster_service_pb2.CreateClusterResponse:
         """See the contract."""
-        raise refuse(Reason.UNIMPLEMENTED, "CreateCluster is not served yet")
+        raise cluster_exists(self._identity.node_id, self._identity.cluster_id)
 
     async def transfer_leader(
         self, request: cluster_service_pb2.TransferLeaderRequest, context: Any
     ) -> cluster_service_pb2.TransferLeaderResponse:
         """See the contract."""
-        raise refuse(Reason.UNIMPLEMENTED, "TransferLeader is not served yet")
+        if request.shard:
+            raise refuse(Reason.INVALID_ARGUMENT, f"shard is {request.shard}; this cluster has shard 0 only")
+        passed_on = any(key == PASSED_ON for key, _ in context.invocation_metadata() or ())
+        outcome = await self._operating.transfer(request.node_id, passed_on=passed_on)
+        return cluster_service_pb2.TransferLeaderResponse(node_id=outcome.leader_id, term=outcome.term)
 
     async def recover_node(
         self, request: cluster_service_pb2.RecoverNodeRequest, context: Any
     ) -> cluster_service_pb2.RecoverNodeResponse:
         """See the contract."""
-        raise refuse(Reason.UNIMPLEMENTED, "RecoverNode is not served yet")
+        warning = await self._operating.recover(request.gone_node_ids, reason=request.reason, actor=request.actor)
+        return cluster_service_pb2.RecoverNodeResponse(warning=warning)
 
     def _shard_status(self) -> cluster_service_pb2.ShardStatus:
         standing, condition = self._shard.standing, self._shard.condition()

@@ -6,5 +6,6 @@ Reading order:
 2. `channels`: connections to other nodes.
 3. `pieces`, `link` and `links`: streams to other nodes, which carry the frames of the logbook.
 4. `replicating`: such streams of other nodes. `service`: all calls that only nodes may make.
-5. `peering`: all of it, put together.
+5. `founding` and `joining`: how nodes become a cluster, and how one joins it. `passing`: one call passed on.
+6. `peering`: all of it, put together.
 """

@@ -105,6 +105,11 @@ class Doorkeeper:
             text = "without TLS other nodes are only taken from this machine: configure TLS, or trusted_network"
             raise Refused(Rejection(Reason.NOT_ALLOWED, text))
 
+    def newest_incarnation(self, node_id: str) -> int:
+        """The highest incarnation of a node that has spoken to this one; 0 when none has."""
+        incarnation, _ = self._newest.get(node_id, (0, 0))
+        return incarnation
+
     def admit(self, hello: pb.Hello, context: Context) -> None:
         """Look who speaks, before anything of it is taken.
 

@@ -81,6 +81,6 @@ class PeerService:
 
 def _served(part: P | None, method: str) -> P:
     if part is None:
-        text = f"{method} is served by nodes of a cluster of several; this node is alone"
+        text = f"{method} is not served here: this node is alone, or is no member of a cluster yet"
         raise Refused(Rejection(Reason.UNIMPLEMENTED, text))
     return part
