@@ -56,7 +56,7 @@ class Host:
         return store
 
     def start(self) -> None:
-        self.journal = toy.journal(self.store)
+        self.journal = toy.journal(self.store, entries_max=self.three.entries_kept)
         self.inbox.clear()
         self.proposed = []
         self.up, self.paused = True, False
@@ -85,11 +85,17 @@ class Host:
         self.store.commit()
         self.applied = []
 
+    @property
+    def quarantined(self) -> bool:
+        """Also while it is down."""
+        return quarantine.read(self.store) is not None
+
     def install(self, leader: "Host") -> None:
         """Take over all rows of the leader: here, that everything up to there is applied."""
         index = leader.journal.applied
         term = leader.journal.term_of(index)
         assert term is not None
+        self.applied = list(leader.applied)
         self.store.delete_entries(self.journal.first_index, self.journal.last_index)
         self.store.put_entry(*foundation(index, term))
         self.store.put_fact(facts.APPLIED, facts.encode_applied(index, term))
@@ -114,6 +120,7 @@ class Host:
                 self.engine.propose(command)
         self.proposed = []
         self.engine.tick(now_ms)
+        self.journal.compact()
         self.store.commit()
         for frame in self.engine.release():
             self.three.put(self.node_id, frame.peer_id, frame.content)
@@ -133,8 +140,9 @@ class _Stream:
 class Three:
     """The cluster. `cut` holds pairs (from, to) whose frames wait; `delay_ms` by pair."""
 
-    def __init__(self, seed: int = 1) -> None:
+    def __init__(self, seed: int = 1, *, entries_kept: int = 4_096) -> None:
         self.seed = seed
+        self.entries_kept = entries_kept
         self.rng = random.Random(seed)
         self.now_ms = BEGIN_MS
         self.cut: set[tuple[str, str]] = set()
@@ -306,11 +314,17 @@ class Three:
         if not host.engine.leads:
             return
         term = host.engine.term
+        new = term not in self.leaders
         leader = self.leaders.setdefault(term, host.node_id)
         if leader != host.node_id:
             raise Violation(f"{leader} and {host.node_id} both lead term {term}")
-        for entry in self.acknowledged:
-            if entry.term < term and host.journal.term_of(entry.index) != entry.term:
+        # What its journal keeps no more is applied, and was held against the others then.
+        for entry in self.acknowledged if new else ():
+            if (
+                entry.term < term
+                and entry.index >= host.journal.first_index
+                and host.journal.term_of(entry.index) != entry.term
+            ):
                 raise Violation(f"{host.node_id} leads term {term} and lacks {entry}")
         for other in self.hosts.values():
             if other.up and other.engine.term < term and other.engine.lease_until_ms(self.now_ms) > self.now_ms:
