@@ -67,6 +67,13 @@ class Cluster:
         """End one node in order."""
         await self.nodes.pop(node_id).stop()
 
+    async def vanish(self, node_id: str) -> None:
+        """End one node without a word, as far as the others can tell."""
+        node = self.nodes.pop(node_id)
+        node.peering.drain()
+        await node.peering.links.stop()
+        await node.stop()
+
     async def until(self, condition: Callable[[], object], *, within_s: float = CHANGE_S_MAX) -> None:
         """Wait until something that happens in the nodes makes a condition true."""
         async with asyncio.timeout(within_s):

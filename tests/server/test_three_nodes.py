@@ -6,7 +6,10 @@ import asyncio
 import time
 from pathlib import Path
 
+from structlog.testing import capture_logs
+
 from stepward.server.config import TlsFiles
+from stepward.server.logbook.outbox import Frame
 from stepward.v1 import definition_pb2, job_service_pb2
 from tests.certificates import Authority
 from tests.server import cluster as clusters
@@ -38,22 +41,49 @@ async def test_nodes_elect_and_hold_the_same(tmp_path: Path) -> None:
         assert len({node.standing.term for node in cluster.nodes.values()}) == 1
 
 
-async def test_leader_that_stops_is_replaced(tmp_path: Path) -> None:
-    """And one that comes back follows."""
+async def test_leader_that_stops_hands_over_first(tmp_path: Path) -> None:
+    """So nobody waits for an election; and one that comes back follows."""
     async with clusters.running(tmp_path) as cluster:
         old = cluster.leader_id
         term = cluster.nodes[old].standing.term
-        await cluster.stop(old)
-        began = time.monotonic()
+        with capture_logs() as logs:
+            await cluster.stop(old)
+        (handed_over,) = (line["answer"] for line in logs if line["event"] == "leadership_handed_over")
         new = await cluster.led()
-        took_s = time.monotonic() - began
         await cluster.start(old)
         await cluster.led()
         await cluster.until(lambda: len(heads(cluster)) == 1)
 
         assert new != old
+        assert cluster.nodes[new].standing.term == term + 1
+        assert handed_over == f"Transferred(leader_id='{new}', term={term + 1})"
+
+
+async def test_leader_that_vanishes_is_replaced(tmp_path: Path) -> None:
+    """Its streams end without a word to the logbook, as those of a process that was killed."""
+    async with clusters.running(tmp_path) as cluster:
+        old = cluster.leader_id
+        term = cluster.nodes[old].standing.term
+        await cluster.vanish(old)
+        new = await cluster.led()
+
+        assert new != old
         assert cluster.nodes[new].standing.term > term
-        assert took_s < 5
+
+
+async def test_frame_that_nobody_can_read_ends_its_stream(tmp_path: Path) -> None:
+    """It is counted, nothing of it is taken, and the cluster goes on, on a new stream."""
+    async with clusters.running(tmp_path) as cluster:
+        leader, follower = cluster.nodes[cluster.leader_id], cluster.nodes[cluster.followers()[0]]
+        term = leader.standing.term
+        follower.peering.links.send([Frame(leader.identity.node_id, b"\x80\x04garbage.")])
+        await cluster.until(lambda: leader.counters.frames_refused == 1)
+        await cluster.until(lambda: leader.peering.links.stands(follower.identity.node_id))
+        sequence = leader.standing.head.sequence
+        await cluster.until(lambda: follower.standing.head.sequence > sequence)
+
+        assert leader.standing.leads
+        assert leader.standing.term == term
 
 
 async def test_trip_over_tls(tmp_path: Path) -> None:

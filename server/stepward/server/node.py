@@ -31,6 +31,7 @@ from stepward.server.gateway import Gateway
 from stepward.server.interceptor import CallShell, Rooms
 from stepward.server.job_ids import JobIds, newest_job_id
 from stepward.server.logbook.identity import open_identity
+from stepward.server.logbook.outbox import Transfer
 from stepward.server.logbook.replica import Instant, Replica
 from stepward.server.metrics import Exposition
 from stepward.server.operating import Operating
@@ -79,6 +80,9 @@ SERVICES: Final = tuple(
 
 # What only other nodes may call. Nobody is told of it.
 PEER_SERVICE: Final = peer_service_pb2.DESCRIPTOR.services_by_name["PeerService"]
+
+# How long a node that stops waits for another one to lead. The others would elect one in about as long.
+HAND_OVER_MS_MAX: Final = 1_000
 
 A = TypeVar("A", Sessions, AgentCalls)
 
@@ -198,6 +202,11 @@ class Node:
         return self._shard.standing
 
     @property
+    def peering(self) -> Peering:
+        """The other nodes, as this one meets them."""
+        return self._peering
+
+    @property
     def counters(self) -> Counters:
         """What this process has done so far."""
         return self._counters
@@ -259,6 +268,7 @@ class Node:
         self._sessions.drain()
         self._agent_calls.drain()
         self._gateway.drain()
+        await self._hand_over()
         stopped = asyncio.create_task(self._server.stop(self._config.stop_grace_ms / 1_000))
         # Other nodes keep their streams open for ever, and the calls that are still here may need them until they end.
         await asyncio.wait((asyncio.create_task(self._shell.quiet()), stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -274,6 +284,17 @@ class Node:
         if self._probes is not None:
             self._probes.stop()
         _log.info("node_stopped")
+
+    async def _hand_over(self) -> None:
+        """Let another node lead before this one is gone, so that nobody waits for an election."""
+        if not (self.identity.peers and self._shard.leads):
+            return
+        try:
+            async with asyncio.timeout(HAND_OVER_MS_MAX / 1_000):
+                answer = await self._shard.ask(Transfer)
+        except TimeoutError:
+            answer = None
+        _log.info("leadership_handed_over", answer=str(answer))
 
     async def _first(self, wanted: Any) -> None:
         """Wait for something, unless the node fails before."""
