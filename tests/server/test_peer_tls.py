@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -147,10 +148,10 @@ def encrypted(files: TlsFiles) -> None:
 def test_files_that_do_not_fit_are_told_at_the_start(tmp_path: Path, spoil: Any) -> None:
     """Of gRPC one would only hear that the port cannot be listened on."""
     files = node_files(Authority(tmp_path), "n1")
-    tls.check(files)
+    tls.check(files, "n1")
     spoil(files)
     with pytest.raises(TlsUnusable, match="they must be PEM: the CA's certificate, this node's certificate") as caught:
-        tls.check(files)
+        tls.check(files, "n1")
 
     assert str(files.key) in str(caught.value)
 
@@ -160,6 +161,35 @@ def test_file_that_is_absent_is_named(tmp_path: Path) -> None:
     files = node_files(Authority(tmp_path), "n1")
     files.key.unlink()
     with pytest.raises(FileNotFoundError) as caught:
-        tls.check(files)
+        tls.check(files, "n1")
 
     assert caught.value.filename == str(files.key)
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [("stepward://node/n2", "stepward://node/n2"), ("stepward://client/n1", "stepward://client/n1")],
+)
+def test_certificate_that_names_another_is_told_at_the_start(tmp_path: Path, uri: str, shown: str) -> None:
+    """The others would refuse it, each for itself, and only once they are reached."""
+    files = Authority(tmp_path).files("n1", uri=uri)
+
+    with pytest.raises(TlsUnusable, match=f"names {shown}, and this node needs stepward://node/n1"):
+        tls.check(TlsFiles(ca=files.ca, certificate=files.certificate, key=files.key), "n1")
+
+
+def test_certificate_of_another_authority_is_told_at_the_start(tmp_path: Path) -> None:
+    """As the others would see it."""
+    files = Authority(tmp_path, "other").files("n1", uri="stepward://node/n1")
+    mixed = TlsFiles(ca=Authority(tmp_path).ca, certificate=files.certificate, key=files.key)
+
+    with pytest.raises(TlsUnusable, match="certificate verify failed"):
+        tls.check(mixed, "n1")
+
+
+def test_certificate_that_has_ended_is_told_at_the_start(tmp_path: Path) -> None:
+    """Nobody would take it."""
+    files = Authority(tmp_path).files("n1", uri="stepward://node/n1", starts_at=datetime.now(UTC) - timedelta(days=2))
+
+    with pytest.raises(TlsUnusable, match="certificate has expired"):
+        tls.check(TlsFiles(ca=files.ca, certificate=files.certificate, key=files.key), "n1")

@@ -164,7 +164,7 @@ class Node:
         self._guard = FlushGuard(config.flush_ms_max)
         self._fatal: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         if config.tls is not None:
-            tls.check(config.tls)
+            tls.check(config.tls, config.node_id)
         with contextlib.ExitStack() as opened:
             store = CountedStore(config.data, self._counters, self._guard)
             opened.callback(store.close)

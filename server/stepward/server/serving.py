@@ -51,7 +51,7 @@ async def serve_until(
     stop = asyncio.create_task(asked.wait())
     try:
         if config.tls is not None:
-            tls.check(config.tls)
+            tls.check(config.tls, config.node_id)
         identity = known_identity(config.data)
         if identity is None and config.nodes:
             identity = await _become_member(cluster, config, stop)
