@@ -88,6 +88,12 @@ class Counters(Struct):
     forwarded: int = 0
     # Rows that were fetched from the node that leads, because the log alone could not help.
     rows_fetched: int = 0
+    # How often that led to rows that could be gone on with, and how often it failed and was begun again.
+    fetches: int = 0
+    fetches_failed: int = 0
+    # Rows that were given to other nodes in this way, and how often all of them were.
+    rows_exported: int = 0
+    exports: int = 0
     # How often another node than before was seen to lead.
     leader_changes: int = 0
     # How calls ended: by method, then by reason or OK.

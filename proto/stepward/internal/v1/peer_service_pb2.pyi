@@ -420,6 +420,7 @@ class ExportHead(_message.Message):
     APPLIED_INDEX_FIELD_NUMBER: _builtins.int
     APPLIED_TERM_FIELD_NUMBER: _builtins.int
     ROWS_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
     head: _builtins.bytes
     """The last batch that they hold, as it stands beside them."""
     applied_index: _builtins.int
@@ -428,6 +429,8 @@ class ExportHead(_message.Message):
     """Term of that entry."""
     rows: _builtins.int
     """How many rows there are, near enough to show progress."""
+    size_bytes: _builtins.int
+    """What they take on a disk, near enough to ask for room."""
     def __init__(
         self,
         *,
@@ -435,10 +438,11 @@ class ExportHead(_message.Message):
         applied_index: _builtins.int = ...,
         applied_term: _builtins.int = ...,
         rows: _builtins.int = ...,
+        size_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_index", b"applied_index", "applied_term", b"applied_term", "head", b"head", "rows", b"rows"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_index", b"applied_index", "applied_term", b"applied_term", "head", b"head", "rows", b"rows", "size_bytes", b"size_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
