@@ -7,6 +7,6 @@ Reading order:
 3. `pieces`, `link` and `links`: streams to other nodes, which carry the frames of the logbook.
 4. `replicating`: such streams of other nodes. `service`: all calls that only nodes may make.
 5. `founding` and `joining`: how nodes become a cluster, and how one joins it. `passing`: one call passed on.
-6. `peering`: all of it, put together.
-5. `chunks`: rows as they travel. `exporting` gives all rows to a node that is too far behind, `fetching` gets them.
+6. `chunks`: rows as they travel. `exporting` gives all rows to a node that is too far behind, `fetching` gets them.
+7. `peering`: all of it, put together.
 """
