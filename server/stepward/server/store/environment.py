@@ -82,20 +82,26 @@ class Environment:
         """A reader is done."""
         with self._lock:
             self._readers -= 1
-            close = self._retired and not self._readers
-        if close:
-            self.lmdb.close()
+            is_last = self._retired and not self._readers
+        if is_last:
+            self.close()
 
     def retire(self) -> None:
         """Nobody begins to read any more; closes it with its last reader."""
         with self._lock:
             self._retired = True
-            close = not self._readers
-        if close:
-            self.lmdb.close()
+            is_last = not self._readers
+        if is_last:
+            self.close()
 
     def close(self) -> None:
-        """Close it at once, whoever reads. Ends the write transaction, too. Safe to repeat."""
+        """Close it at once, whoever reads. Ends the write transaction, too. Safe to repeat.
+
+        On the thread on which a write transaction is open, or it waits for that one to end it.
+        """
+        with self._lock:
+            # Where it was mapped is somebody else's memory soon.
+            self._maps = []
         self.lmdb.close()
 
     def forget_pages(self) -> None:
@@ -103,8 +109,9 @@ class Environment:
 
         The pages stay in the page cache, and come back with the next access, at a fraction of a microsecond each.
         """
-        for address, length in self._maps:
-            _LIBC.madvise(ctypes.c_void_p(address), ctypes.c_size_t(length), _MADV_DONTNEED)
+        with self._lock:
+            for address, length in self._maps:
+                _LIBC.madvise(ctypes.c_void_p(address), ctypes.c_size_t(length), _MADV_DONTNEED)
 
 
 _LIBC: Final = ctypes.CDLL(None)

@@ -77,7 +77,7 @@ class Export(Protocol):
 class Incoming(Protocol):
     """All rows of another node on their way in. They count for nothing until the store installs them.
 
-    Belongs to one thread until `commit`, which need not be that of the store. Every method may raise `IncomingFailed`:
+    Belongs to one thread until `commit`, which need not be that of the store: another one would wait for ever. Every method may raise `IncomingFailed`:
     there is no room, or the disk does not take it; then it is to be discarded.
     """
 
@@ -90,7 +90,7 @@ class Incoming(Protocol):
         ...
 
     def discard(self) -> None:
-        """Remove it, with all that it holds. Safe to repeat, and from any thread once nothing is being put."""
+        """Remove it, with all that it holds. Safe to repeat. On the thread that put, unless all is committed."""
         ...
 
 
