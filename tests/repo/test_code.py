@@ -24,6 +24,7 @@ SHELLS: dict[str, str] = {
     "server/stepward/server/core/retention.py": "the savepoint of a job that is removed: the others still go",
     "server/stepward/server/core/supervision.py": "the savepoint of a due subject: the others are still judged",
     "server/stepward/server/interceptor.py": "around every call: the caller is told that we are wrong",
+    "server/stepward/server/row_passing.py": "around an exchange of all rows, which ends the node as a step does",
     "server/stepward/server/deliveries.py": "around one offer: the others of its batch are still delivered",
     "server/stepward/server/shard.py": "around a step, which ends the node; around those told of a batch or an answer",
     "server/stepward/server/supervisor.py": "the loop: it goes on, or ends the node",

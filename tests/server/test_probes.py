@@ -174,7 +174,7 @@ async def test_readiness() -> None:
     assert vitals.unready() == "the node last heard of a leader 3334 ms ago; at most 3333 ms will do"
     host.shard._standing = alone._replace(leads=True)
     assert vitals.unready() == ""
-    host.shard._fetching_from = "n3"
+    host.shard.rows._fetching_from = "n3"
     assert vitals.unready() == "the node fetches all rows from n3"
     host.shard._standing = alone._replace(leads=True, quarantined=True)
     assert vitals.unready() == "the node came with an empty directory and does not hold yet what the others hold"

@@ -90,6 +90,24 @@ def test_map_that_fills_on_the_way_is_told(tmp_path: Path) -> None:
     store.close()
 
 
+def test_facts_that_find_no_room_leave_everything_as_it_was(tmp_path: Path) -> None:
+    """Also for the thread that brought the rows, and throws them away: LMDB would let it wait for this one."""
+    store = LmdbStore(tmp_path, create=True, map_bytes=2 << 20)
+    store.put_fact(b"f", b"1")
+    store.commit()
+    coming = store.incoming()
+    with pytest.raises(IncomingFailed, match="rows of another node were not taken"):
+        store.install(coming, facts={b"f": bytes(4 << 20)}, entries=[])
+    other = threading.Thread(target=coming.discard, daemon=True)
+    other.start()
+    other.join(10)
+
+    assert not other.is_alive()
+    assert store.fact(b"f") == b"1"
+    store.install(fill(store, MANY[:10]), facts={}, entries=[])
+    store.close()
+
+
 def test_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     store = our_store(tmp_path)
     (tmp_path / "incoming-1").mkdir()
@@ -139,6 +157,20 @@ def test_closing_removes_what_is_unfinished(tmp_path: Path) -> None:
     store = our_store(tmp_path)
     store.incoming().put(MANY[:10])
     store.close()
+
+    assert folders(tmp_path) == []
+
+
+def test_closing_does_not_wait_for_a_thread_that_writes(tmp_path: Path) -> None:
+    """LMDB would, for ever. What is left is removed at the next start."""
+    store = our_store(tmp_path)
+    coming = store.incoming()
+    other = threading.Thread(target=lambda: coming.put(MANY[:10]))
+    other.start()
+    other.join()
+    store.close()
+    assert folders(tmp_path) == ["incoming-1"]
+    LmdbStore(tmp_path).close()
 
     assert folders(tmp_path) == []
 

@@ -185,7 +185,13 @@ class Node:
         self._vitals = self._make_vitals()
         self._probes: Probes | None = None
         self._peering = Peering(
-            self.identity, self._shard, cluster=cluster, config=config, clock=self._clock, counters=self._counters
+            self.identity,
+            self._shard,
+            cluster=cluster,
+            config=config,
+            clock=self._clock,
+            counters=self._counters,
+            free_bytes=self._free_bytes,
         )
         self._health = health.aio.HealthServicer()
         self._server = self._make_server()
@@ -278,6 +284,7 @@ class Node:
             self._supervision.cancel()
             await asyncio.gather(self._supervision, return_exceptions=True)
         self._vitals.stop()
+        await self._peering.stop_fetching()
         self._shard.stop()
         await self._peering.stop()
         self._guard.stop()
@@ -448,7 +455,11 @@ class Node:
                 addresses=self._addresses,
                 operating=Operating(self.identity, self._shard, self._peering.channels, limits=limits),
             ),
-            "PeerService": PeerService(replicating=self._peering.replicating, founding=self._known_node()),
+            "PeerService": PeerService(
+                replicating=self._peering.replicating,
+                exporting=self._peering.exporting,
+                founding=self._known_node(),
+            ),
         }
 
 

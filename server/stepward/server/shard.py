@@ -20,6 +20,7 @@ from stepward.server.core import keys
 from stepward.server.core.rejections import Reason, Rejection
 from stepward.server.gathering import INTAKE_SLICES, SLICE_MS, Gathering
 from stepward.server.logbook.outbox import Arrived, Instant, Linked, Proposal, Unlinked
+from stepward.server.row_passing import RowPassing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -141,8 +142,14 @@ class Shard:
         self._standing = replica.standing
         self._leader_seen = ""
         self._stepped_at_ms = clock.steady_ms()
-        self._fetching_from = ""
         self._stopped = False
+        # Rows that come and go as a whole.
+        self.rows = RowPassing(
+            replica,
+            standing=lambda: None if self._stopped else self._standing,
+            step_soon=self._hurry,
+            on_failure=self._fail,
+        )
 
     @property
     def standing(self) -> Standing:
@@ -162,7 +169,7 @@ class Shard:
     @property
     def fetching_from(self) -> str:
         """The node whose rows this one needs to go on; empty: none."""
-        return self._fetching_from
+        return self.rows.fetching_from
 
     @property
     def stopped(self) -> bool:
@@ -335,12 +342,10 @@ class Shard:
         try:
             outbox = self._replica.step(now, inbox)
         except Exception as error:  # noqa: BLE001 - whatever it was, a replica that raised may never be asked again
-            _log.critical("replica_stopped", exc_info=True)
-            self.stop()
-            self._on_fatal(f"the replica stopped: {error}")
+            self._fail(error)
             return
         self._counters.steps += 1
-        self._stepped_at_ms, self._fetching_from = now.steady_ms, outbox.fetch_from
+        self._stepped_at_ms = now.steady_ms
         if inbox:
             self._counters.step_s.note(time.perf_counter() - began)
         if commands:
@@ -353,6 +358,7 @@ class Shard:
             self._send(outbox.frames)
         for peer_id in outbox.unreadable:
             self._break_off(peer_id)
+        self.rows.stepped(outbox)
         for answered in outbox.answers:
             self._proposed.discard(answered.token)
             self._answer(answered.token, answered.answer)
@@ -361,6 +367,11 @@ class Shard:
         if _told_apart(before) != _told_apart(self._standing):
             self._tell_standing()
         self._schedule_next(outbox.wake_at_ms)
+
+    def _fail(self, error: Exception) -> None:
+        _log.critical("replica_stopped", exc_info=True)
+        self.stop()
+        self._on_fatal(f"the replica stopped: {error}")
 
     def _take(self) -> list[Letter]:
         """What the next step is given; what other nodes say first, since it may decide what becomes of the rest."""

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from stepward.server.core.rows import Row
     from stepward.server.logbook.identity import Identity
-    from stepward.server.store.interface import Store
+    from stepward.server.store.interface import Export, Incoming, Store
 
 __all__ = ["Answered", "Applied", "Decider", "Instant", "Outbox", "Proposal", "Replica", "ReplicaLimits", "Standing"]
 
@@ -201,6 +201,21 @@ class Replica:
         """The rows as the last step left them, for calls that read. Any thread may ask."""
         with self._store.snapshot() as snapshot:
             yield CommittedRows(snapshot)
+
+    @contextmanager
+    def exporting(self, node_id: str) -> Iterator[Export]:
+        """All rows as the last step left them. The log is kept from there on for that node, until `exported`."""
+        with self._store.export() as export:
+            self._journal.pin(node_id, export.applied_index)
+            yield export
+
+    def exported(self, node_id: str) -> None:
+        """The log need not be kept for that node any more. Safe to repeat."""
+        self._journal.unpin(node_id)
+
+    def incoming(self, size_bytes: int) -> Incoming:
+        """Begin to take in all rows of another node, for `install`. See `store.interface.Store`; any thread may."""
+        return self._store.incoming(size_bytes)
 
     def withdraw(self) -> list[Proposal]:
         """Take back what waits and was in no batch: none of it has happened, or will. Nothing after a failed step."""

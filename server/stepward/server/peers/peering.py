@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING
 
 from stepward.server.config import ConfigError
 from stepward.server.peers.channels import PeerChannels
+from stepward.server.peers.exporting import Exporting
+from stepward.server.peers.fetching import Fetching
 from stepward.server.peers.handshake import Doorkeeper, Introduction
 from stepward.server.peers.links import Links
 from stepward.server.peers.replicating import Replicating
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from stepward.server.clock import Clock
     from stepward.server.config import ClusterConfig, NodeConfig
     from stepward.server.logbook.identity import Identity
@@ -31,7 +35,9 @@ class Peering:
         config: NodeConfig,
         clock: Clock,
         counters: Counters,
+        free_bytes: Callable[[], int],
     ) -> None:
+        """`free_bytes`: of the disk of this node."""
         self.us = Introduction(
             cluster_id=identity.cluster_id,
             node_id=identity.node_id,
@@ -51,17 +57,38 @@ class Peering:
         )
         self.replicating = Replicating(self.doorkeeper, receiver=shard, watcher=self.links, counters=counters)
         shard.on_frames(self.links.send, self.replicating.break_off)
+        self.exporting = Exporting(
+            shard.rows,
+            admit=self.doorkeeper.admit,
+            free_bytes=free_bytes,
+            free_bytes_min=config.free_bytes_for_submissions_min,
+            counters=counters,
+        )
+        self.fetching = Fetching(
+            shard.rows,
+            channel=self.channels.to,
+            hello=self.us.hello,
+            rng=random.Random(random.SystemRandom().getrandbits(128)),
+            counters=counters,
+        )
 
     def start(self) -> None:
         """Begin to make streams to the others."""
         self.links.start()
+        if self.us.peers:
+            self.fetching.start()
 
     def drain(self) -> None:
         """Let go of the streams of the others: this node stops."""
         self.replicating.drain()
 
+    async def stop_fetching(self) -> None:
+        """Let go of rows that come: before the shard stops, whose store they go into."""
+        await self.fetching.stop()
+
     async def stop(self) -> None:
         """Let go of everything."""
+        self.exporting.stop()
         await self.links.stop()
         await self.channels.close()
 

@@ -8,6 +8,7 @@ new, and what was left unfinished is removed at the next start.
 from __future__ import annotations
 
 import shutil
+import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -58,6 +59,7 @@ class LmdbIncoming:
         self._directory = directory
         self._folder = directory / f"{_FOLDER}{number}"
         self._write: Any = None
+        self._write_thread = 0
         self._written_bytes = 0
         self._last_key = b""
         self._failed = False
@@ -83,6 +85,7 @@ class LmdbIncoming:
         with self._taking():
             if self._write is None:
                 self._write = self.environment.lmdb.begin(write=True)
+                self._write_thread = threading.get_ident()
             with self._write.cursor(self.environment.rows) as cursor:
                 # Behind all others, so pages are filled to the brim and each is written once.
                 consumed, _ = cursor.putmulti(rows, append=True)
@@ -107,6 +110,11 @@ class LmdbIncoming:
         # A transaction that is open ends with it.
         self.environment.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def let_go(self) -> None:
+        """Discard it, or, when another thread writes, leave it to the next start: that thread may never come back."""
+        if self._write is None or self._write_thread == threading.get_ident():
+            self.discard()
 
     def seal(self, facts: Mapping[bytes, bytes], entries: Iterable[tuple[int, bytes]]) -> None:
         """Put facts and entries beside the rows, and make all of it durable.
@@ -160,4 +168,8 @@ class LmdbIncoming:
             yield
         except lmdb.Error as error:
             self._failed = True
+            if self._write is not None:
+                # Here and now: it belongs to this thread, and whoever throws the rest away may be on another.
+                self._write.abort()
+                self._write = None
             raise IncomingFailed(f"rows of another node were not taken by {self._folder} ({error})") from error

@@ -77,8 +77,8 @@ class Export(Protocol):
 class Incoming(Protocol):
     """All rows of another node on their way in. They count for nothing until the store installs them.
 
-    Belongs to one thread until `commit`, which need not be that of the store: another one would wait for ever. Every method may raise `IncomingFailed`:
-    there is no room, or the disk does not take it; then it is to be discarded.
+    Belongs to one thread until `commit`, which need not be that of the store; another one would wait for ever. Every
+    method may raise `IncomingFailed`: there is no room, or the disk does not take it; then it is to be discarded.
     """
 
     def put(self, rows: Sequence[tuple[bytes, bytes]]) -> None:

@@ -289,7 +289,7 @@ class LmdbStore(_Reading):
     def close(self) -> None:
         """See `interface.Store`."""
         if self._incoming is not None:
-            self._incoming.discard()
+            self._incoming.let_go()
         # Ends the write transaction, too.
         self._environment.close()
         self._lock.release()
