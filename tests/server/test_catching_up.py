@@ -138,6 +138,7 @@ async def test_node_that_lost_its_disk_takes_over_all_rows(tmp_path: Path) -> No
 
         assert cluster.leader is not None
         await cluster.agree(cluster.leader, late)
+        assert late.counters.fetches == 1
 
 
 async def test_rows_come_while_the_leader_works(tmp_path: Path) -> None:

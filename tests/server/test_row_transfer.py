@@ -288,6 +288,20 @@ async def test_stopping_in_the_middle_leaves_nothing(tmp_path: Path, giver: Give
     store.close()
 
 
+@pytest.mark.parametrize("turns", range(5))
+async def test_stopping_is_not_forgotten(giver: Giver, getter: Getter, turns: int) -> None:
+    """Also when something changes right before it, while an attempt is waited for."""
+    giver.shard.leads = False
+    getter.shard.need("giver")
+    await getter.shard.until(lambda: getter.counters.fetches_failed)
+    getter.shard.need("")
+    for _ in range(turns):
+        await asyncio.sleep(0)
+
+    async with asyncio.timeout(S):
+        await getter.fetching.stop()
+
+
 async def test_leaving_off_while_a_piece_is_written_waits_for_it(
     giver: Giver, getter: Getter, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -114,5 +114,8 @@ class RowPassing:
         except Exception as error:  # noqa: BLE001 - as in a step: such a replica may never be asked again
             self._on_failure(error)
             return False
-        self._step_soon()
+        if is_installed:
+            # What the last step asked for is there; the next one asks again if that is not enough.
+            self._fetching_from = ""
+            self._step_soon()
         return is_installed

@@ -160,7 +160,9 @@ class Fetching:
             failures += 1
             # Another leader is asked at once.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), self._backoff_s(failures))
+                # `wait_for` would forget the request to stop when something changes in the same moment.
+                async with asyncio.timeout(self._backoff_s(failures)):
+                    await self._changed.wait()
 
     def _backoff_s(self, failures: int) -> float:
         delay_ms = min(BACKOFF_MS_MAX, BACKOFF_MS_MIN << min(failures - 1, 16))
