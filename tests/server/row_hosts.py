@@ -59,6 +59,10 @@ class RowShard:
     def head(self) -> rows.Head:
         return facts.read_head(self.store)
 
+    @property
+    def applied_index(self) -> int:
+        return facts.read_applied(self.store)[0]
+
     def on_fetching(self, listener: Callable[[str], None]) -> None:
         self._listener = listener
 
@@ -66,8 +70,7 @@ class RowShard:
         return self.store.incoming(size_bytes)
 
     def install(self, fetched: Fetched) -> bool:
-        index, _ = facts.read_applied(self.store)
-        if fetched.applied_index <= index:
+        if fetched.applied_index <= self.applied_index:
             return False
         applied = facts.encode_applied(fetched.applied_index, fetched.applied_term)
         beside = {facts.HEAD: fetched.head, facts.APPLIED: applied}

@@ -130,6 +130,16 @@ async def test_h075_node_that_passes_the_rows_meanwhile_does_not_take_them(giver
     assert (getter.shard.installed, getter.counters.fetches, getter.shard.head) == (0, 0, head_of(8))
 
 
+async def test_rows_that_are_here_are_not_fetched_again(giver: Giver, getter: Getter) -> None:
+    """The node that leads may have asked for it before it heard that they were installed."""
+    stand(getter.shard.store, sequence=7, index=70, term=3)
+    getter.shard.store.commit()
+    getter.shard.need("giver")
+    await getter.shard.until(lambda: getter.counters.fetches_failed)
+
+    assert (getter.shard.installed, getter.counters.rows_fetched) == (0, 0)
+
+
 async def test_rows_at_the_same_batch_may_still_be_needed(giver: Giver, getter: Getter) -> None:
     """Entries that are no batches lie between: the log of the node that leads begins behind them."""
     stand(getter.shard.store, sequence=7, index=69, term=3)

@@ -58,6 +58,11 @@ class RowPassing:
         return self._head
 
     @property
+    def applied_index(self) -> int:
+        """The last entry of the log that the rows of this node hold."""
+        return self._replica.applied_index
+
+    @property
     def fetching_from(self) -> str:
         """The node whose rows this one needs to go on; empty: none."""
         return self._fetching_from

@@ -213,6 +213,11 @@ class Replica:
         """The log need not be kept for that node any more. Safe to repeat."""
         self._journal.unpin(node_id)
 
+    @property
+    def applied_index(self) -> int:
+        """The last entry of the log that the rows hold."""
+        return self._journal.applied
+
     def incoming(self, size_bytes: int) -> Incoming:
         """Begin to take in all rows of another node, for `install`. See `store.interface.Store`; any thread may."""
         return self._store.incoming(size_bytes)

@@ -61,6 +61,11 @@ class Target(Protocol):
         """The last batch that this node holds."""
         ...
 
+    @property
+    def applied_index(self) -> int:
+        """The last entry of the log that the rows of this node hold."""
+        ...
+
     def on_fetching(self, listener: Callable[[str], None]) -> None:
         """Tell `listener` whenever `fetching_from` changes."""
         ...
@@ -81,14 +86,16 @@ class FetchFailed(Exception):  # noqa: N818 - what happened, named as such
 class _Head:
     """Where the rows that come stand. Raises `FetchFailed` for a head that cannot be gone on with."""
 
-    def __init__(self, head: pb.ExportHead, ours: core_rows.Head) -> None:
+    def __init__(self, head: pb.ExportHead, target: Target) -> None:
         try:
             batch = facts.decode_head(head.head)
         except StoreCorrupt as error:
             raise FetchFailed(str(error)) from error
-        if batch.sequence < ours.sequence:
+        # Also when the node that leads has said that it cannot help, before it heard of the rows that are here.
+        if batch.sequence < target.head.sequence or head.applied_index <= target.applied_index:
             raise FetchFailed(
-                f"the rows stand at batch {batch.sequence}, and this node has {ours.sequence}: they are too old"
+                f"the rows stand at batch {batch.sequence} and entry {head.applied_index}, and those of this node at "
+                f"{target.head.sequence} and {target.applied_index}"
             )
         self.message = head
         self.sequence = batch.sequence
@@ -205,7 +212,7 @@ class Fetching:
         is_installed = False
         try:
             messages = _messages(call)
-            head = _Head((await anext(messages, pb.ExportRowsResponse())).head, self._target.head)
+            head = _Head((await anext(messages, pb.ExportRowsResponse())).head, self._target)
             self.total = head.message.rows
             _log.info("fetch_began", node_id=node_id, rows=self.total, sequence=head.sequence)
             made = self._worker.submit(self._target.incoming, head.message.size_bytes)
