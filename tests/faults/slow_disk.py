@@ -10,11 +10,11 @@ import time
 
 from typing_extensions import override
 
-from stepward.server import __main__, node
+from stepward.server import __main__, counted_store, node
 from stepward.server.store.lmdb_store import LmdbStore
 
 
-class SlowStore(node.CountedStore):
+class SlowStore(counted_store.CountedStore):
     """A store whose flushes take `flush_ms` at least, while `slow`."""
 
     flush_ms = 0
@@ -34,5 +34,6 @@ if __name__ == "__main__":
     SlowStore.flush_ms = int(sys.argv[1])
     signal.signal(signal.SIGUSR1, lambda *_: setattr(SlowStore, "slow", True))
     signal.signal(signal.SIGUSR2, lambda *_: setattr(SlowStore, "slow", False))
-    node.CountedStore = SlowStore  # type: ignore[misc]  # the node asks for its store by this name
+    # The node asks for its store by this name.
+    vars(node)["CountedStore"] = SlowStore
     sys.exit(__main__.main(sys.argv[2:]))

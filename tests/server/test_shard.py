@@ -22,9 +22,9 @@ from stepward.server.core.decide import Decision, Moment
 from stepward.server.core.reader import Reader
 from stepward.server.core.rejections import Reason, Refused, Rejection
 from stepward.server.core.rows import Beat, Payload
+from stepward.server.counted_store import CountedStore
 from stepward.server.logbook.identity import create_cluster
 from stepward.server.logbook.outbox import Applied
-from stepward.server.node import CountedStore
 from stepward.server.observe import Counters
 from stepward.server.shard import FlushGuard, FutureTicket
 from stepward.server.store.lmdb_store import LmdbStore

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import gc
 import random
-import time
 from functools import partial
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
@@ -27,6 +26,7 @@ from stepward.server.api.operator import OperatorService
 from stepward.server.api.watch import JobWatch
 from stepward.server.clock import SystemClock, boot_id
 from stepward.server.core.decide import decide
+from stepward.server.counted_store import CountedStore
 from stepward.server.gateway import Gateway
 from stepward.server.interceptor import CallShell, Rooms
 from stepward.server.job_ids import JobIds, newest_job_id
@@ -54,8 +54,7 @@ from stepward.v1 import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
+    from collections.abc import Sequence
 
     from stepward.server.config import ClusterConfig, NodeConfig
     from stepward.server.core.commands import AnyCommand, Command
@@ -112,37 +111,6 @@ def listen(server: grpc.aio.Server, config: NodeConfig) -> str:
     except RuntimeError as error:
         raise AddressTaken(wanted) from error
     return f"{config.host}:{port}"
-
-
-class CountedStore(LmdbStore):
-    """A store that counts its flushes and the bytes of its log, and whose flushes are looked at."""
-
-    def __init__(self, directory: Path, counters: Counters, guard: FlushGuard) -> None:
-        super().__init__(directory)
-        self._counters = counters
-        self._guard = guard
-        # Told how many milliseconds each flush took.
-        self.on_flush: Callable[[float], None] = lambda _took_ms: None
-
-    def put_entry(self, index: int, value: bytes) -> None:  # type: ignore[explicit-override]  # `override` is of 3.12
-        """See `store.interface.Store`."""
-        self._counters.log_bytes += len(value)
-        super().put_entry(index, value)
-
-    def commit(self) -> None:  # type: ignore[explicit-override]  # `override` is of 3.12
-        """See `store.interface.Store`."""
-        if not self._dirty:
-            return
-        self._counters.flushes += 1
-        self._guard.enter()
-        began = time.perf_counter()
-        try:
-            super().commit()
-        finally:
-            self._guard.leave()
-        took_s = time.perf_counter() - began
-        self._counters.flush_s.note(took_s)
-        self.on_flush(took_s * 1_000)
 
 
 class Node:

@@ -1,0 +1,46 @@
+"""The store of a node, whose work is counted, and whose flushes are looked at."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from stepward.server.store.lmdb_store import LmdbStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from stepward.server.observe import Counters
+    from stepward.server.shard import FlushGuard
+
+
+class CountedStore(LmdbStore):
+    """A store that counts its flushes and the bytes of its log, and whose flushes are looked at."""
+
+    def __init__(self, directory: Path, counters: Counters, guard: FlushGuard) -> None:
+        super().__init__(directory)
+        self._counters = counters
+        self._guard = guard
+        # Told how many milliseconds each flush took.
+        self.on_flush: Callable[[float], None] = lambda _took_ms: None
+
+    def put_entry(self, index: int, value: bytes) -> None:  # type: ignore[explicit-override]  # `override` is of 3.12
+        """See `store.interface.Store`."""
+        self._counters.log_bytes += len(value)
+        super().put_entry(index, value)
+
+    def commit(self) -> None:  # type: ignore[explicit-override]  # `override` is of 3.12
+        """See `store.interface.Store`."""
+        if not self._dirty:
+            return
+        self._counters.flushes += 1
+        self._guard.enter()
+        began = time.perf_counter()
+        try:
+            super().commit()
+        finally:
+            self._guard.leave()
+        took_s = time.perf_counter() - began
+        self._counters.flush_s.note(took_s)
+        self.on_flush(took_s * 1_000)
