@@ -219,26 +219,72 @@ async def test_what_waits_for_a_node_is_bounded(bounds: dict[str, Any], sent: li
 
 
 async def test_node_that_does_not_read_holds_nobody() -> None:
-    """It lives and says so, but takes nothing: what waits for it is bounded, and the loop is free meanwhile."""
+    """It lives and says so, but takes nothing: a write that does not end is given up, and the loop is free."""
     there = free_address()
-    async with standing(PeerHost(introduction("n1"), free_address(), {"n2": there}, peer_stalled_ms_max=300)) as first:
-        deaf = Deaf("n2")
-        server = grpc.aio.server()
-        server.add_generic_rpc_handlers([deaf.handler()])
-        server.add_insecure_port(there)
-        await server.start()
-        await first.until(lambda: ("linked", "n2") in first.ends)
-        began, turns = time.monotonic(), 0
-        while first.links.stands("n2"):
-            first.links.heard("n2")
-            first.send("n2", bytes(1 << 16))
-            turns += 1
-            await asyncio.sleep(0.001)
-            assert time.monotonic() - began < S
-        await first.until(lambda: ("unlinked", "n2") in first.ends)
-        await server.stop(0)
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers([Deaf("n2").handler()])
+    server.add_insecure_port(there)
+    await server.start()
+    host = PeerHost(introduction("n1"), free_address(), {"n2": there}, peer_stalled_ms_max=300)
+    with capture_logs() as logs:
+        async with standing(host):
+            await host.until(lambda: ("linked", "n2") in host.ends)
+            began, turns = time.monotonic(), 0
+            # More than any window of a connection, and less than may wait.
+            host.send("n2", bytes(16 << 20))
+            while host.links.stands("n2"):
+                host.links.heard("n2")
+                turns += 1
+                await asyncio.sleep(0.001)
+                assert time.monotonic() - began < S
+            await host.until(lambda: ("unlinked", "n2") in host.ends)
+    await server.stop(0)
 
+    assert "nothing was read for 300 ms" in [line.get("reason") for line in logs]
     assert turns > 50
+
+
+async def test_stream_on_which_nothing_is_said_stands() -> None:
+    """Each side says so often enough that the other does not take it for gone."""
+    async with pair(**FAST) as (first, second):
+        await asyncio.sleep(4 * FAST["peer_silence_ms_max"] / 1_000)
+
+        assert first.ends == [("linked", "n2")]
+        assert second.ends == [("linked", "n1")]
+
+
+async def test_welcome_of_another_node_is_not_taken() -> None:
+    """Whatever checks the other side makes, or does not."""
+    there = free_address()
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers([Deaf("n3").handler()])
+    server.add_insecure_port(there)
+    await server.start()
+    host = PeerHost(introduction("n1"), free_address(), {"n2": there}, **FAST)
+    with capture_logs() as logs:
+        async with standing(host):
+            async with asyncio.timeout(S):
+                while not any(line["event"] == "peer_refuses_us" for line in logs):  # noqa: ASYNC110 - nothing else tells
+                    await asyncio.sleep(0.01)
+    await server.stop(0)
+
+    assert host.ends == []
+    assert "n3 answers there: mend the addresses" in [line.get("reason") for line in logs]
+
+
+async def test_what_was_on_its_way_when_a_newer_stream_came_counts_for_nothing() -> None:
+    """The reader of the older one may already hold it."""
+    host = PeerHost(introduction("n2"), free_address(), {})
+
+    class OneMessage:
+        async def read(self) -> bytes:
+            return pb.ReplicateRequest(frames=[b"late"]).SerializeToString()
+
+    incoming = replicating._Incoming(introduction("n1").hello("n2", 1))
+    incoming.end(None)
+    await host.replicating._read(incoming, OneMessage())  # type: ignore[arg-type]  # all that is asked of a context
+
+    assert host.came == []
 
 
 class Deaf:
