@@ -87,9 +87,9 @@ class RowShard:
         self._listener(node_id)
         self.something.set()
 
-    async def until(self, condition: Callable[[], object]) -> None:
+    async def until(self, condition: Callable[[], object], *, within_s: float = S) -> None:
         """Wait for something that rows do."""
-        async with asyncio.timeout(S):
+        async with asyncio.timeout(within_s):
             while not condition():
                 self.something.clear()
                 with contextlib.suppress(TimeoutError):
@@ -139,14 +139,14 @@ class Giver:
         shell = CallShell(self.counters, Rooms(config), admission(config), stalled_ms_max=config.stalled_ms_max)
         self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
         self._server.add_generic_rpc_handlers([shell.serve(PEER_SERVICE, self.servicer)])
-        self._port = self._server.add_insecure_port("127.0.0.1:0")
+        self.port = self._server.add_insecure_port("127.0.0.1:0")
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[grpc.aio.Channel]:
         """Serve; gives a connection."""
         await self._server.start()
         try:
-            async with grpc.aio.insecure_channel(f"127.0.0.1:{self._port}") as channel:
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{self.port}") as channel:
                 yield channel
         finally:
             await self._server.stop(0)
