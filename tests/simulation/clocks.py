@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 WALL_MS: Final = 1_700_000_000_000
 # Two clocks may drift apart by one in a hundred: that is what the lease inequality has room for.
 DRIFT_MAX: Final = 0.005
+# Between any two wall clocks, as long as nobody sets them.
+WALL_ERROR_MS: Final = 400
 _UPTIME_MS_MAX: Final = 100_000
 
 
@@ -26,7 +28,7 @@ class MachineClock:
         self._name = name
         self._boots = 0
         self._rate = rng.uniform(1 - DRIFT_MAX, 1 + DRIFT_MAX)
-        self._wall_offset_ms = rng.randint(-200, 200)
+        self._wall_offset_ms = rng.randint(-WALL_ERROR_MS // 2, WALL_ERROR_MS // 2)
         self.boot_id = ""
         self._booted_us = 0
         self._uptime_ms = 0

@@ -166,7 +166,10 @@ class PageStore(MemoryStore):
             for space, changes in zip(self._spaces(), self._read(run), strict=True):
                 space.pending.update(changes)
         super().commit()
-        # A process that was killed in the middle of a commit may have left it written and not flushed.
+        self._keep_what_was_found()
+
+    def _keep_what_was_found(self) -> None:
+        """A process that was killed in the middle of a commit may have left it written and not flushed."""
         self._device.flush()
         self._device.settle()
 

@@ -31,7 +31,7 @@ KINDS: Final = {
     "stale_leader": 1,
     "majority_wipe": 1,
     "slow_disk": 2,
-    "wall": 1,
+    "wall": 0.5,
     "kill_agent": 2,
     "pause_agent": 2,
     "cut_agent": 2,
@@ -46,6 +46,7 @@ class Faults:
         self._rng = world.rng
         self.counts: Counter[str] = Counter()
         self._storm = True
+        self.broken_how = ""
         self._every_us = self._rng.choice((500, 1_000, 2_000)) * MS
         self.off: frozenset[str] = frozenset()
 
@@ -65,6 +66,29 @@ class Faults:
         for agent in world.agents:
             agent.start()
             agent.resume()
+
+    def heal_but_one(self) -> str:
+        """All but one node works again, which is gone or cut off. Empty: the others need it to find out what was."""
+        world, rng = self._world, self._rng
+        broken = rng.choice(world.node_ids)
+        if any(world.in_quarantine(name) for name in world.node_ids if name != broken):
+            return ""
+        self.heal()
+        machine = world.machines[broken]
+        self.broken_how = rng.choice(("down", "cut off", "deaf", "mute", "paused"))
+        match self.broken_how:
+            case "down":
+                machine.kill()
+            case "paused":
+                assert machine.process is not None
+                machine.process.pause()
+            case how:
+                for other in world.node_ids:
+                    if other != broken and how != "mute":
+                        world.network.cut(other, broken)
+                    if other != broken and how != "deaf":
+                        world.network.cut(broken, other)
+        return broken
 
     def _next(self) -> None:
         if not self._storm:
@@ -214,6 +238,7 @@ class Faults:
         self._world.machines[x].device.flush_us_next = int(self._rng.uniform(100 * MS, 2_000 * MS))
 
     def _wall(self, x: str, y: str, z: str) -> None:
+        self._world.oracle.walls_jumped = True
         self._world.machines[x].clock.jump_wall(self._rng.choice((-600_000, 600_000, -5_000, 5_000)))
 
     def _kill_agent(self, x: str, y: str, z: str) -> None:

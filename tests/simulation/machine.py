@@ -50,6 +50,7 @@ class Machine:
             self.process = None
         self.device.cut_power()
         self.clock.reboot()
+        self.world.oracle.reboots += 1
 
     def wipe(self) -> None:
         """The disk is lost, and an empty one takes its place."""

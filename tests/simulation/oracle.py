@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from stepward.server.core import invariants, keys, rows
 from stepward.server.core.rejections import Reason, Rejection
 from stepward.server.core.rows import Session
+from tests.simulation.clocks import DRIFT_MAX, WALL_ERROR_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stepward.server.core.reader import Reader
+    from stepward.server.core.rows import Head
     from stepward.server.logbook.outbox import Applied, Standing
 
 # Answers that say nothing of the rows.
@@ -30,6 +32,10 @@ SAYS_NOTHING = frozenset(
         Reason.DISK_FULL,
     }
 )
+
+
+# No machine's clock is faster than this.
+_FASTEST = 1 + DRIFT_MAX
 
 
 class ViolationError(AssertionError):
@@ -67,10 +73,13 @@ class Oracle:
         self._epochs: dict[int, str] = {}
         self._newest_epoch = 0
         self._applied = 0
-        self._led_ms = 0
+        self._clocks = (0, 0)
+        self.reboots = 0
+        self.walls_jumped = False
         self._tokens: dict[tuple[str, int], int] = {}
         self._ending: set[str] = set()
-        # Where agents stand, by session: set by the world, asked when a session ends.
+        # The true time, and where agents stand, by session: set by the world.
+        self.elapsed_ms: Callable[[], int] = lambda: 1 << 62
         self.lease_runs: Callable[[str], bool] = lambda _session_id: False
 
     # Replicas.
@@ -118,15 +127,13 @@ class Oracle:
             known = self._hashes[head.sequence].hex()[:8]
             self.red("diverged", f"{node_id} has {head.hash.hex()[:8]} at {head.sequence}, others have {known}")
 
-    def applied(self, node_id: str, applied: Applied, reader: Reader, *, led_ms: int) -> None:
-        """A replica has applied a batch; the first that does shows what it holds."""
+    def applied(self, applied: Applied, head: Head) -> None:
+        """A replica has applied a batch; the first that does shows what it holds. `head` is that of its step."""
         if applied.sequence <= self._applied:
             return
         self._applied = applied.sequence
         self.counts["batches"] += 1
-        if led_ms < self._led_ms:
-            self.red("led time", f"it goes from {self._led_ms} back to {led_ms}")
-        self._led_ms = led_ms
+        self._see_clocks(head)
         for key, value in applied.puts:
             if key[:1] == keys.ASSIGNMENT:
                 self._see_token(key)
@@ -138,6 +145,19 @@ class Oracle:
         for key in applied.deletes:
             if key[:1] == keys.SESSION:
                 self._see_end(key[1:].decode())
+
+    def _see_clocks(self, head: Head) -> None:
+        """Neither clock goes back, and neither runs ahead of what has passed.
+
+        After reboots log time is estimated by wall clocks, which may be wrong by so much at each.
+        """
+        passed_ms = self.elapsed_ms() * _FASTEST + 1
+        log_ms_max = passed_ms + self.reboots * WALL_ERROR_MS
+        before, self._clocks = self._clocks, (head.led_ms, head.log_ms)
+        if head.led_ms < before[0] or head.log_ms < before[1]:
+            self.red("clocks", f"they go from {before} back to {self._clocks}")
+        if head.led_ms > passed_ms or (head.log_ms > log_ms_max and not self.walls_jumped):
+            self.red("clocks", f"they are {self._clocks}, and only {self.elapsed_ms()} ms have passed")
 
     def _see_token(self, key: bytes) -> None:
         session_id, token, job_id, ordinal = keys.parse_assignment(key)

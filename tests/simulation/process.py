@@ -217,7 +217,7 @@ class Process:
         """What a step applied; its rows are those of the last batch of it."""
         with self.committed() as reader:
             for one in applied:
-                self.oracle.applied(self.name, one, reader, led_ms=self.standing.head.led_ms)
+                self.oracle.applied(one, self.standing.head)
                 self.agent_streams.applied(one, reader)
             if self.rng.random() < self.world.recount_share:
                 self.oracle.recount(self.name, reader, led_ms=self.standing.head.led_ms)

@@ -11,11 +11,8 @@ from stepward.server.core.commands import StreamClosed
 from stepward.server.core.rejections import Reason, Rejection
 from stepward.server.core.rows import Head, Part, StartMode
 from stepward.server.logbook.outbox import Applied, Standing
-from stepward.server.store.live import CommittedRows
-from stepward.server.store.memory import MemoryStore
+from tests.simulation.clocks import WALL_ERROR_MS
 from tests.simulation.oracle import Leased, Oracle, ViolationError
-
-READER = CommittedRows(MemoryStore())
 
 
 def standing(
@@ -35,9 +32,9 @@ def ended(sequence: int, session_id: str = "s") -> Applied:
     return Applied(sequence, 1, None, [], [keys.session(session_id)])
 
 
-def apply(oracle: Oracle, *batches: Applied, led_ms: int = 0) -> None:
+def apply(oracle: Oracle, *batches: Applied, led_ms: int = 0, log_ms: int = 0) -> None:
     for batch in batches:
-        oracle.applied("n1", batch, READER, led_ms=led_ms)
+        oracle.applied(batch, Head(batch.sequence, b"", 1, 1, led_ms, log_ms, 0, 0, ""))
 
 
 def two_leaders(oracle: Oracle) -> None:
@@ -92,6 +89,22 @@ def led_time(oracle: Oracle) -> None:
     apply(oracle, ended(2), led_ms=9)
 
 
+def led_time_runs_ahead(oracle: Oracle) -> None:
+    oracle.elapsed_ms = lambda: 1_000
+    apply(oracle, ended(1), led_ms=1_010)
+
+
+def log_time(oracle: Oracle) -> None:
+    apply(oracle, ended(1), log_ms=10)
+    apply(oracle, ended(2), log_ms=9)
+
+
+def log_time_runs_ahead(oracle: Oracle) -> None:
+    oracle.elapsed_ms = lambda: 1_000
+    oracle.reboots = 1
+    apply(oracle, ended(1), log_ms=1_000 + WALL_ERROR_MS + 10)
+
+
 def read_leases(oracle: Oracle) -> None:
     oracle.leases([Leased("n1", 1), Leased("n2", 2)])
 
@@ -116,7 +129,10 @@ WRONG: list[tuple[Callable[[Oracle], None], str]] = [
     (internal, "internal"),
     (token, "token"),
     (early_end, "lease inequality"),
-    (led_time, "led time"),
+    (led_time, "clocks"),
+    (led_time_runs_ahead, "clocks"),
+    (log_time, "clocks"),
+    (log_time_runs_ahead, "clocks"),
     (read_leases, "two read leases"),
     (not_equal, "not equal"),
     (lost_at_rest, "lost"),

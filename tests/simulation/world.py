@@ -40,6 +40,11 @@ CLUSTER_ID: Final = "5eed5eed-0000-4000-8000-000000000000"
 _START_US: Final = 5 * SECOND
 # From when all is healed until everything has ended.
 _CALM_US_MAX: Final = 40 * SECOND
+# Nobody is elected for so long, and leadership is handed over in so long.
+_QUIET_US: Final = 1 * SECOND
+_TRANSFER_US_MAX: Final = 1 * SECOND
+# How often one node stays broken while the others go on.
+_LEFT_BROKEN: Final = 0.3
 _LOOK_US: Final = 100 * MS
 _TRACE_MAX: Final = 400
 
@@ -69,9 +74,9 @@ class World:
         # Small ones show what large ones hide: a follower that has part of what its leader has.
         self.append_bytes_max = rng.choice((1 << 20, 1_500, 400))
         self.in_flight_bytes_max = rng.choice((4 << 20, 3_000))
-        self.storm_us = int((rng.uniform(15, 30) if self.bare else rng.uniform(6, 14)) * SECOND)
+        self.storm_us = int((rng.uniform(8, 20) if self.bare else rng.uniform(6, 14)) * SECOND)
         self.think_us = rng.choice((20, 60, 200)) * MS
-        self.recount_share = 0.02
+        self.recount_share = 0.01
         self.definitions = DEFINITIONS
         self.actions = ACTIONS
         self.storm = True
@@ -82,6 +87,7 @@ class World:
         self._trace: deque[str] = deque(maxlen=_TRACE_MAX)
         self.verbose = False
         self.oracle.lease_runs = self._lease_runs
+        self.oracle.elapsed_ms = lambda: self.agenda.now_us // MS
         self.machines = {node_id: Machine(self, node_id) for node_id in node_ids}
         self.faults = Faults(self)
         self.agents: list[Agent] = []
@@ -107,18 +113,47 @@ class World:
         self._begin()
         self.faults.begin(after_us=0)
         self._run_for(self.storm_us)
-        self.trace("world", "heals", "")
         self.storm = False
-        self.faults.heal()
+        broken = self.faults.heal_but_one() if self.rng.random() < _LEFT_BROKEN else ""
+        self.trace("world", "heals, but", broken)
+        if not broken:
+            self.faults.heal()
         if self.bare:
             self._hire()
+        self._come_to_rest(without=broken)
+        if broken:
+            self.oracle.counts[f"left broken: {self.faults.broken_how}"] += 1
+            self.trace("world", "heals", broken)
+            self.faults.heal()
+            self._come_to_rest(without="")
+        self._judge()
+        self._stay_at_rest()
+
+    def _come_to_rest(self, *, without: str) -> None:
+        """Wait until everything has ended, also when one node stays as it is."""
         healed_us = self.agenda.now_us
-        while not self._is_done():
+        while not self._is_done(without):
             if self.agenda.now_us - healed_us > _CALM_US_MAX:
                 self.oracle.red("not done", self._what_is_open())
             self._run_for(_LOOK_US)
-        self.calm_us = self.agenda.now_us - healed_us
-        self._judge()
+        self.calm_us = max(self.calm_us, self.agenda.now_us - healed_us)
+
+    def _stay_at_rest(self) -> None:
+        """Where nothing goes wrong nobody is elected, but for the one to whom leadership is handed."""
+        leader = self._leader()
+        assert leader is not None
+        term = leader.standing.term
+        self._run_for(_QUIET_US)
+        if self._leader() is not leader or leader.standing.term != term:
+            self.oracle.red("restless", f"{leader.name} led term {term}; {self._what_is_open()}")
+        target = self.rng.choice(leader.peers)
+        leader.transfer(target)
+        begun_us = self.agenda.now_us
+        while (now := self._leader()) is None or now.name != target:
+            if self.agenda.now_us - begun_us > _TRANSFER_US_MAX:
+                self.oracle.red("transfer", f"{target} does not lead; {self._what_is_open()}")
+            self._run_for(10 * MS)
+        self.oracle.counts["transfers at rest"] += 1
 
     def _begin(self) -> None:
         """Wait for a leader, then let the definitions be stored, and begin to work."""
@@ -145,17 +180,18 @@ class World:
         self.agenda.run_until(self.agenda.now_us + us)
 
     def _leader(self) -> Process | None:
+        """Who leads in the newest epoch; one that is cut off may still believe that it does."""
         leading = [machine.process for machine in self.machines.values() if machine.process and machine.process.leads]
-        return leading[0] if len(leading) == 1 else None
+        return max(leading, key=lambda process: process.standing.epoch, default=None)
 
     # Rest.
 
-    def _is_done(self) -> bool:
-        """Whether all calls are answered, all jobs have ended, and all replicas are equal."""
+    def _is_done(self, without: str) -> bool:
+        """Whether all calls are answered, all jobs have ended, and all replicas are equal, but for one."""
         leader = self._leader()
-        if leader is None or not all(client.idle for client in self.clients):
+        if leader is None or leader.name == without or not all(client.idle for client in self.clients):
             return False
-        processes = [machine.process for machine in self.machines.values()]
+        processes = [machine.process for machine in self.machines.values() if machine.name != without]
         if any(process is None or process.standing.quarantined for process in processes):
             return False
         if len({process.standing.head.hash for process in processes if process is not None}) != 1:
@@ -226,15 +262,16 @@ class World:
 
     def stepped(self) -> None:
         """A replica has stepped: at no moment may two nodes answer reads alone."""
-        leased = []
-        for machine in self.machines.values():
-            process = machine.process
-            if process is not None:
-                standing = process.standing
-                if standing.leads and machine.clock.steady_ms() < standing.lease_until_ms:
-                    leased.append(Leased(machine.name, standing.term))
-        if len(leased) > 1:
-            self.oracle.leases(leased)
+        leading = [machine.process for machine in self.machines.values() if machine.process and machine.process.leads]
+        if len(leading) < 2:
+            return
+        self.oracle.leases(
+            [
+                Leased(process.name, process.standing.term)
+                for process in leading
+                if process.clock.steady_ms() < process.standing.lease_until_ms
+            ]
+        )
 
     def _lease_runs(self, session_id: str) -> bool:
         return any(agent.session_id == session_id and agent.lease_runs for agent in self.agents)

@@ -38,6 +38,8 @@ class _Space:
         if before:
             last = min(last, bisect_left(order, before))
         places = range(last - 1, first - 1, -1) if reverse else range(first, last)
+        if not self.pending:
+            return (order[place] for place in places)
         added = sorted(
             (
                 key
