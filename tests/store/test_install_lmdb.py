@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from stepward.server.store import environment
 from stepward.server.store import incoming as incoming_module
 from stepward.server.store.environment import Environment
 from stepward.server.store.errors import IncomingFailed, StoreFailed, StoreInUse
@@ -322,3 +323,17 @@ def test_walk_over_everything_does_not_fill_the_memory(tmp_path: Path) -> None:
     assert most - before < 30_000_000
     assert mapped_bytes() - before < 5_000_000
     store.close()
+
+
+def test_nothing_is_unmapped_after_closing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who still walks over rows then must not touch memory that is somebody else's by now: it would be emptied."""
+    store = our_store(tmp_path)
+    touched: list[object] = []
+    monkeypatch.setattr(environment, "_LIBC", SimpleNamespace(madvise=lambda *range_: touched.append(range_)))
+    with store.export() as export:
+        chunks = export.chunks(1 << 20)
+        assert next(chunks) == [(b"O0", b"ours")]
+        store.close()
+        assert list(chunks) == []
+
+    assert touched == []
