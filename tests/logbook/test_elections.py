@@ -207,6 +207,51 @@ def test_follower_that_hears_its_leader_votes_for_nobody(
     assert history() == (True, True, 2)
 
 
+@pytest.mark.parametrize(
+    "late",
+    [
+        # Answers to what this node asked before it heard the leader, of one who has stood in vain meanwhile.
+        frames.PreVote(term=2, attempt=1, granted=False),
+        frames.HigherTerm(2),
+        frames.AppendAnswer(term=2, round=1, sent_ms=0, matches=True, next_index=2),
+    ],
+)
+def test_hearing_of_a_higher_term_does_not_undo_what_the_leader_was_answered(late: frames.Message) -> None:
+    """The leader has not heard of that term, and counts on the answer; with this vote two would lead at once."""
+    hand = follower()
+    hand.say("n3", late)
+    assert hand.engine.term == 2
+
+    assert not grants(hand, "n3", 3)
+    assert not votes(hand, "n3", wish(3))
+    hand.now_ms += ELECTION_MIN_MS
+    assert votes(hand, "n3", wish(3))
+
+
+def test_no_lease_is_broken_by_a_late_answer_that_tells_of_a_higher_term() -> None:
+    """`Three` sees to it that nobody leads a later term while a leader of an older one counts on its lease."""
+    three = Three().start()
+    leader, follower_, candidate = three.elect("n1"), three["n2"], three["n3"]
+    three.run(STARTED_MS)
+    # Nobody hears the leader for a while. n3 stands with the consent of n2, which asks n3, too.
+    three.cut = {("n1", "n2"), ("n1", "n3"), ("n3", "n1")}
+    candidate.engine._elections._deadline_ms = three.now_ms + ELECTION_MIN_MS
+    follower_.engine._elections._deadline_ms = three.now_ms + ELECTION_MIN_MS + 2 * STEP_MS
+    three.until(lambda: candidate.engine.term == leader.engine.term + 1)
+    three.cut |= {("n3", "n2")}
+    three.until(lambda: any(isinstance(message, frames.PreVote) for message in three.waiting("n3", "n2")))
+    # Now n2 hears the leader again and answers it: the leader has its lease. Then it loses n2 for good.
+    three.cut -= {("n1", "n2")}
+    three.until(lambda: leader.engine.lease_until_ms(three.now_ms) > three.now_ms)
+    three.cut |= {("n1", "n2"), ("n2", "n1")}
+    # What n3 said before comes late; and it asks again.
+    three.cut -= {("n3", "n2")}
+    candidate.engine._elections._deadline_ms = three.now_ms
+
+    three.until(lambda: candidate.engine.leads or follower_.engine.leads)
+    assert candidate.engine.term == follower_.engine.term > leader.engine.term
+
+
 def test_the_leader_itself_may_stand_again() -> None:
     """It was restarted, and who else should lead?"""
     assert votes(follower(), "n2", wish(2))

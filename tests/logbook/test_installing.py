@@ -8,6 +8,7 @@ from typing_extensions import override
 from stepward.server.logbook.frames import NO_OP
 from stepward.server.logbook.identity import open_identity
 from stepward.server.logbook.outbox import Fetched, ReplicaLimits
+from stepward.server.row_passing import RowPassing
 from stepward.server.store import facts
 from stepward.server.store.errors import IncomingFailed, StoreCorrupt
 from stepward.server.store.interface import Store
@@ -59,6 +60,18 @@ def fetch(trio: Trio, source: str, target: str) -> Fetched:
     return fetched(trio.machines[source].store, trio.machines[target].store)
 
 
+def gives_rows(trio: Trio, node_id: str) -> bool:
+    """Whether a node gives rows to others."""
+    replica = trio.replica(node_id)
+    passing = RowPassing(
+        replica,
+        standing=lambda: replica.standing,
+        step_soon=lambda: None,
+        on_failure=lambda error: pytest.fail(f"{error}"),
+    )
+    return passing.leads
+
+
 def test_follower_that_is_too_far_behind_takes_over_all_rows() -> None:
     trio = Trio(limits=SHORT)
     leader, lagging = behind(trio)
@@ -94,6 +107,25 @@ def test_rows_are_taken_over_on_disks(tmp_path: Path, again: bool) -> None:
     assert trio.rows("n1") == trio.rows("n2") == trio.rows("n3")
     for node_id in IDS:
         trio.replica(node_id).close()
+
+
+def test_rows_are_given_by_a_leader_that_cannot_open_its_epoch_without() -> None:
+    """The log that the only other node needs is gone everywhere, and the new leader needs its word to commit anything.
+
+    With the open epoch as the condition for giving rows the two waited for each other for ever.
+    """
+    trio = Trio(limits=SHORT)
+    gone, lagging = behind(trio)
+    trio.kill(gone)
+    heir = next(one for one in others(gone) if one != lagging)
+    trio.run_until(lambda: fetch_from(trio, lagging) == heir)
+    trio.run(2_000)
+    assert not trio.replica(heir).standing.leads
+    assert gives_rows(trio, heir)
+    assert trio.replica(lagging).install(fetch(trio, heir, lagging))
+
+    assert trio.lead(among=[heir]) == heir
+    assert not gives_rows(trio, lagging)
 
 
 def test_installed_is_told_once() -> None:

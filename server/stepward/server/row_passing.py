@@ -48,9 +48,12 @@ class RowPassing:
 
     @property
     def leads(self) -> bool:
-        """Whether this node decides now."""
-        standing = self._standing()
-        return standing is not None and standing.leads
+        """Whether this node gives its rows: as soon as it is elected.
+
+        Its epoch may have to wait for that: it opens when a majority has an entry of this term, and who lacks what the
+        log holds no more can only take that entry behind the rows. Those are committed, whoever has them.
+        """
+        return self._standing() is not None and self._replica.elected
 
     @property
     def head(self) -> Head:

@@ -33,8 +33,10 @@ class Elections:
         self._quarantine = quarantine
         self._rng = rng
         self._started_ms = raft.now_ms
-        # When a leader was last heard of; it was not yet.
+        # When a leader was last heard of, and which; none was yet. pysyncobj forgets it with every higher term, also
+        # one that only somebody's late answer tells of: but the leader still counts on what this node answered it.
         self._heard_ms = raft.now_ms - ELECTION_MAX_MS
+        self._heard_id = ""
         self._rest_until_ms = raft.now_ms
         self._attempt = 0
         # The term in which this node would stand, while it asks who would vote for it; else 0.
@@ -66,9 +68,9 @@ class Elections:
         """A leader was heard of, or a vote given, or an election begun: leave time for what follows from it."""
         self._deadline_ms = self._raft.now_ms + self._rng.randint(ELECTION_MIN_MS, ELECTION_MAX_MS)
 
-    def hear_leader(self) -> None:
+    def hear_leader(self, leader_id: str) -> None:
         """The leader of the current term, or of a later one, was heard."""
-        self._heard_ms = self._raft.now_ms
+        self._heard_ms, self._heard_id = self._raft.now_ms, leader_id
         # But a leader that hands over goes on saying that it lives until the other one has won.
         if self._won_term == 0 or self._won_term != self._transfer_term:
             self._asked_term = self._won_term = 0
@@ -170,7 +172,7 @@ class Elections:
     def _follows_another(self, peer_id: str) -> bool:
         """A follower that hears its leader helps nobody else to lead."""
         fresh = self._raft.now_ms - self._heard_ms < ELECTION_MIN_MS
-        return fresh and self._raft.leader_id not in ("", peer_id)
+        return fresh and peer_id != self._heard_id
 
     def _was_asked_to_stand(self, term: int) -> bool:
         """Whether the leader before has asked for this election, so that those who hear it still need not mind."""

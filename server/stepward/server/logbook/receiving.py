@@ -110,7 +110,7 @@ class Receiver:
             self._answer_lower_term(leader_id)
             return False
         assert not (self._raft.leads and term == self._raft.term), f"{leader_id} leads term {term}, too"
-        self._elections.hear_leader()
+        self._elections.hear_leader(leader_id)
         return True
 
     def _decided_at_ms(self, age_ms: int) -> int | None:

@@ -202,6 +202,11 @@ class Replica:
         with self._store.snapshot() as snapshot:
             yield CommittedRows(snapshot)
 
+    @property
+    def elected(self) -> bool:
+        """Whether this node leads its term, be its epoch open or not."""
+        return self._engine.leads
+
     @contextmanager
     def exporting(self, node_id: str) -> Iterator[Export]:
         """All rows as the last step left them. The log is kept from there on for that node, until `exported`."""

@@ -48,7 +48,7 @@ class Source(Protocol):
 
     @property
     def leads(self) -> bool:
-        """Whether this node decides now."""
+        """Whether this node is the one that gives its rows now."""
         ...
 
     def exporting(self, node_id: str) -> contextlib.AbstractContextManager[Export]:
