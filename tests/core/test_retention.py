@@ -135,7 +135,7 @@ def test_h052_the_key_lives_until_the_job_has_been_kept() -> None:
     assert (submitted("j3").job_id, submitted("j3").duplicate) == ("j1", True)
     world.now_ms = crew_ended_ms + 25 * HOUR_MS
     sweep(world)
-    assert (submitted("j4").job_id, submitted("j4").duplicate) == ("j4", True)
+    assert (submitted("j4").job_id, submitted("j5").duplicate) == ("j4", True)
     check(world)
 
 

@@ -19,7 +19,7 @@ from stepward.server.config import NodeConfig
 from stepward.server.core.commands import CloseStream, SessionOpened
 from stepward.server.core.limits import Limits
 from stepward.server.observe import Counters
-from stepward.server.shard import Ticket
+from stepward.server.tickets import Ticket
 from stepward.v1 import agent_service_pb2 as pb
 from stepward.v1 import definition_pb2
 from tests.server import nodes

@@ -21,7 +21,7 @@ from stepward.server.interceptor import CallShell, Rooms
 from stepward.server.observe import Counters
 from stepward.server.session_binding import OpenTicket
 from stepward.server.sessions import Sessions
-from stepward.server.shard import Ticket
+from stepward.server.tickets import Ticket
 from stepward.v1 import agent_service_pb2
 from tests.server import nodes
 from tests.server.host import admission

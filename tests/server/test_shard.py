@@ -23,11 +23,12 @@ from stepward.server.core.reader import Reader
 from stepward.server.core.rejections import Reason, Refused, Rejection
 from stepward.server.core.rows import Beat, Payload
 from stepward.server.counted_store import CountedStore
+from stepward.server.flush_guard import FlushGuard
 from stepward.server.logbook.identity import create_cluster
 from stepward.server.logbook.outbox import Applied
 from stepward.server.observe import Counters
-from stepward.server.shard import FlushGuard, FutureTicket
 from stepward.server.store.lmdb_store import LmdbStore
+from stepward.server.tickets import FutureTicket
 from tests.server.host import Host, S
 
 
@@ -159,7 +160,7 @@ async def test_caller_who_has_gone_away_is_not_missed() -> None:
 
 GUARD = """
 import time
-from stepward.server.shard import FlushGuard
+from stepward.server.flush_guard import FlushGuard
 guard = FlushGuard(200)
 guard.start()
 guard.enter()
@@ -271,15 +272,17 @@ async def test_node_that_does_not_lead_knows_nothing_for_sure() -> None:
     host = Host(Noting())
     gateway = host.gateway()
 
-    with pytest.raises(Refused) as before, gateway.read():
-        pass
-    with gateway.read(stale=True) as reader:
+    with pytest.raises(Refused) as before:
+        async with gateway.reading():
+            pass
+    with gateway.own_rows() as reader:
         old = reader.head().sequence
     shard = await host.lead()
-    with gateway.read() as reader:
+    async with gateway.reading() as reader:
         fresh = reader.head().sequence
-    with pytest.raises(Refused) as after, gateway.read():
-        shard.stop()
+    with pytest.raises(Refused) as after:
+        async with gateway.reading():
+            shard.stop()
 
     assert before.value.rejection.reason is after.value.rejection.reason is Reason.NO_LEADER
     assert (old, fresh) == (0, 1)

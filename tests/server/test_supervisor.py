@@ -142,7 +142,7 @@ async def test_timer_that_is_set_while_a_sweep_goes_on_counts() -> None:
     host = Host(rules)
     await host.lead()
     supervising = supervisor(host)
-    call = host.shard.call
+    call = host.shard.call_here
 
     async def call_and_set(command: AnyCommand) -> Answer:
         answer = await call(command)
@@ -151,7 +151,7 @@ async def test_timer_that_is_set_while_a_sweep_goes_on_counts() -> None:
             supervising.on_applied(Applied(2, 1, {key: Timer()}, [], []))
         return answer
 
-    host.shard.call = call_and_set  # type: ignore[method-assign]  # what happens between the batch and the wait
+    host.shard.call_here = call_and_set  # type: ignore[method-assign]  # what happens between the batch and the wait
     running = asyncio.create_task(supervising.run())
 
     async with asyncio.timeout(0.8):

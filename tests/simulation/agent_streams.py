@@ -24,7 +24,7 @@ from tests.simulation.tickets import ShardTicket
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from stepward.server import shard
+    from stepward.server import tickets as server_tickets
     from stepward.server.core.commands import AnyCommand
     from stepward.server.logbook.outbox import Applied, Standing
     from stepward.server.store.live import CommittedRows
@@ -233,22 +233,22 @@ class _ShardFace:
         """What the replica was at the end of the last step."""
         return self._process.standing
 
-    def propose(self, command: AnyCommand, ticket: shard.Ticket, *, share: str = "") -> None:
+    def propose(self, command: AnyCommand, ticket: server_tickets.Ticket, *, share: str = "") -> None:
         """See `shard.Shard`."""
         self._process.propose(command, self._flushing(ticket))
 
-    def renew(self, command: AnyCommand, ticket: shard.Ticket) -> None:
+    def renew(self, command: AnyCommand, ticket: server_tickets.Ticket) -> None:
         """See `shard.Shard`."""
         self._process.renew(command, self._flushing(ticket))
 
-    def _flushing(self, ticket: shard.Ticket) -> ShardTicket:
+    def _flushing(self, ticket: server_tickets.Ticket) -> ShardTicket:
         return _Flushing(ticket, self._process)
 
 
 class _Flushing(ShardTicket):
     """After an answer, what the stream has to say about it leaves."""
 
-    def __init__(self, ticket: shard.Ticket, process: Process) -> None:
+    def __init__(self, ticket: server_tickets.Ticket, process: Process) -> None:
         super().__init__(ticket)
         self._process = process
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from stepward.server import shard
+    from stepward.server import tickets as server_tickets
 
 
 class Ticket(Protocol):
@@ -21,7 +21,7 @@ class Ticket(Protocol):
 class ShardTicket:
     """A ticket of the shipped node, which cares for no sequence."""
 
-    def __init__(self, ticket: shard.Ticket) -> None:
+    def __init__(self, ticket: server_tickets.Ticket) -> None:
         self._ticket = ticket
         self.floor = 0
 

@@ -18,7 +18,9 @@ from stepward.server.core import keys, views
 from stepward.server.core.commands import AttemptsReported, CloseStream, RenewSession, SessionRenewed
 from stepward.server.core.rejections import Reason, Refused, Rejection, refuse
 from stepward.server.core.rows import Assignment, CancelReason, Session
-from stepward.server.shard import FutureTicket, changed
+from stepward.server.reads import CurrentRows
+from stepward.server.shard import changed
+from stepward.server.tickets import FutureTicket
 from stepward.v1 import agent_service_pb2 as pb
 
 if TYPE_CHECKING:
@@ -51,16 +53,23 @@ class _Ear:
 class _Wait:
     """One call that waits for news of its session."""
 
-    __slots__ = ("_news", "ends_at", "generation")
+    __slots__ = ("_news", "ended", "ends_at", "generation")
 
     def __init__(self, generation: int, ends_at: float) -> None:
         """`ends_at`: on the clock of the loop."""
         self.generation = generation
         self.ends_at = ends_at
+        # Why it waits no longer.
+        self.ended: Rejection | None = None
         self._news = asyncio.Event()
 
     def wake(self) -> None:
         """There may be news."""
+        self._news.set()
+
+    def end(self, why: Rejection) -> None:
+        """Wait no longer, unless there is news."""
+        self.ended = why
         self._news.set()
 
     async def over(self) -> bool:
@@ -118,9 +127,13 @@ class AgentCalls:
     def drain(self) -> None:
         """The node is going down: end all waits. What has been asked otherwise is still answered."""
         self._draining = True
+        self.send_away(session_binding.draining())
+
+    def send_away(self, why: Rejection) -> None:
+        """End all waits of now: their agents are served better elsewhere."""
         for ear in self._ears.values():
             for wait in ear.waits:
-                wait.wake()
+                wait.end(why)
 
     # Work.
 
@@ -185,8 +198,8 @@ class AgentCalls:
                 told = self._read(request, opened.generation)
                 if told.news or over:
                     return told
-                if self._draining:
-                    raise Refused(session_binding.draining())
+                if wait.ended is not None:
+                    raise Refused(wait.ended)
                 over = await wait.over()
         finally:
             ear.waits.discard(wait)
@@ -255,7 +268,7 @@ class AgentCalls:
         with self._shard.committed() as reader:
             session = _require_current(reader, session_id, request.generation)
             cancels = self._cancels(reader, session_id)
-        if not self._shard.leads or self._clock.steady_ms() - arrived_ms > session.ttl_ms // 3:
+        if self._clock.steady_ms() - arrived_ms > session.ttl_ms // 3:
             # As on a stream, where such a heartbeat is met with silence: the lease that it would promise may be over.
             text = "the renewal took too long to be acknowledged; renew again"
             raise Refused(
@@ -300,8 +313,7 @@ class AgentCalls:
             Refused: A newer generation of the session is open, or nothing was recorded, or nobody knows: report again.
         """
         reports = agent_reports.read(request.report, self._limits)
-        with self._shard.committed() as reader:
-            _require_no_newer(reader, request.session_id, request.generation)
+        await self._require_no_newer(request.session_id, request.generation)
         size_bytes = request.ByteSize()
         if self._report_bytes and self._report_bytes + size_bytes > self._config.report_bytes_waiting_max:
             text = (
@@ -315,6 +327,23 @@ class AgentCalls:
         finally:
             self._report_bytes -= size_bytes
         return pb.ReportAttemptsResponse(answers=pb.ReportAnswers(answers=answers))
+
+    async def _require_no_newer(self, session_id: str, generation: int) -> None:
+        """Refuse what an older generation of an open session says, as a stream of it would be closed.
+
+        This node may not have heard of the newest yet; so only one that is newer proves something.
+
+        Raises:
+            Refused: SESSION_ENDED.
+        """
+        with self._shard.committed() as reader:
+            session = _open_session(reader, session_id)
+        if session is not None and session.generation < generation:
+            async with CurrentRows(self._shard) as current:
+                session = _open_session(current, session_id)
+        if session is not None and session.generation != generation:
+            text = f"session {session_id} is open with generation {session.generation}; this call says {generation}"
+            raise refuse(Reason.SESSION_ENDED, text, session_id=session_id, generation=str(session.generation))
 
     async def _report(
         self, request: pb.ReportAttemptsRequest, reports: tuple[AttemptReport, ...]
@@ -380,13 +409,6 @@ def _require_current(reader: Reading, session_id: str, generation: int) -> Sessi
     return session
 
 
-def _require_no_newer(reader: Reading, session_id: str, generation: int) -> None:
-    """Refuse what an older generation of an open session says, as a stream of it would be closed.
-
-    Raises:
-        Refused: SESSION_ENDED.
-    """
+def _open_session(reader: Reading, session_id: str) -> Session | None:
     session = _session(reader, session_id)
-    if session is not None and not session.ending and session.generation != generation:
-        text = f"session {session_id} is open with generation {session.generation}; this call says {generation}"
-        raise refuse(Reason.SESSION_ENDED, text, session_id=session_id, generation=str(session.generation))
+    return None if session is None or session.ending else session

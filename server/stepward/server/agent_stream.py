@@ -30,6 +30,9 @@ _ANSWER_BYTES: Final = 128
 _STREAM_ENDS: Final = frozenset(
     {Reason.SESSION_ENDED, Reason.NOT_LEADER, Reason.NO_LEADER, Reason.COMMIT_UNKNOWN, Reason.NODE_DRAINING}
 )
+# Of a heartbeat: one that found no leader, or was lost with it, is met with silence, and the next one goes to the next
+# leader. A node that finds none for long ends its streams itself.
+_HEARTBEAT_ENDS: Final = frozenset({Reason.SESSION_ENDED, Reason.NODE_DRAINING})
 
 
 class _Outgoing(NamedTuple):
@@ -211,12 +214,13 @@ class AgentStream:
     def heartbeat_answered(self, answer: Answer, *, number: int, arrived_ms: int) -> None:
         """Acknowledge a heartbeat, unless that would promise a lease that we may not keep.
 
-        An acknowledgement that comes late would say that the agent was heard when the rules may already have begun to
-        count it as lost; silence is safe, since the agent then counts from an older heartbeat.
+        Whoever decided it led when he did; here only its age is judged. An acknowledgement that comes late would say
+        that the agent was heard when the rules may already have begun to count it as lost; silence is safe, since the
+        agent then counts from an older heartbeat.
         """
         self._heartbeats_waiting -= 1
         if isinstance(answer, SessionRenewed):
-            if self._shard.leads and self._clock.steady_ms() - arrived_ms <= self.ttl_ms // 3:
+            if self._clock.steady_ms() - arrived_ms <= self.ttl_ms // 3:
                 said = pb.HeartbeatAnswer(number=number, send_held=answer.send_held)
                 self.send(pb.WorkResponse(heartbeat=said), size_bytes=_ANSWER_BYTES)
             if answer.unknown:
@@ -225,7 +229,7 @@ class AgentStream:
                 self.send(message, size_bytes=_ANSWER_BYTES * len(cancels))
             return
         assert isinstance(answer, Rejection), answer
-        if answer.reason in _STREAM_ENDS:
+        if answer.reason in _HEARTBEAT_ENDS:
             self.end(answer)
 
     def _report(self, report: pb.Report, size_bytes: int) -> None:

@@ -125,6 +125,12 @@ class NodeConfig(Struct, frozen=True, kw_only=True):
     gather_ms_max_slow: float = 50.0
     # Bytes that may wait for an agent, or a watcher, that does not read. Twice the largest set of offers is normal.
     stream_bytes_waiting_max: int = 16 * 1024 * 1024
+    # How long a call waits for a leader, when none is known: an election takes less, and its caller has other nodes.
+    leader_wait_ms_max: int = 1_500
+    # How far this node may be behind the leader and still answer: its callers are served better elsewhere.
+    behind_ms_max: int = 3_000
+    # Commands that may wait for the leader. Admission stands in front of this; here is only the last wall.
+    forwarded_waiting_max: int = 100_000
     # Agents' streams that may be open at once.
     streams_max: int = 10_000
     # LeaseWork calls that may wait at once, of agents without streaming.
@@ -207,6 +213,9 @@ NODE_BOUNDS = (
     Bound("gather_ms_max", 0, 100),
     Bound("gather_ms_max_slow", 0, 1_000),
     Bound("stream_bytes_waiting_max", 1, 1 << 30),
+    Bound("leader_wait_ms_max", 1, 60_000),
+    Bound("behind_ms_max", 1, 60_000),
+    Bound("forwarded_waiting_max", 1, 10_000_000),
     Bound("streams_max", 1, 1_000_000),
     Bound("lease_waits_max", 1, 1_000_000),
     Bound("report_bytes_waiting_max", 1, 1 << 33),

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from stepward.server.flush_guard import FlushGuard
     from stepward.server.observe import Counters
-    from stepward.server.shard import FlushGuard
 
 
 class CountedStore(LmdbStore):

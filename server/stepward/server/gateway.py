@@ -7,17 +7,19 @@ comes from rows that are committed.
 from __future__ import annotations
 
 import asyncio
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from stepward.server.core import keys
 from stepward.server.core.commands import DefinitionApplied, JobSubmitted
 from stepward.server.core.rejections import Reason, Refused, Rejection, refuse
 from stepward.server.core.rows import JOB_STATES_FINAL, JobState, Progress
+from stepward.server.reads import CurrentRows
 from stepward.server.shard import changed
+from stepward.server.tickets import FutureTicket
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, Iterator
+    from collections.abc import AsyncIterable, Callable
+    from contextlib import AbstractContextManager
 
     from stepward.server.admission import Admission
     from stepward.server.clock import Clock
@@ -46,7 +48,8 @@ class Watcher:
 
     def __init__(self) -> None:
         self._changed = asyncio.Event()
-        self.closed = False
+        # Why he is woken no more.
+        self.closed: Rejection | None = None
 
     def wake(self) -> None:
         """The job has changed."""
@@ -156,26 +159,22 @@ class Gateway:
 
     # Reads.
 
-    @contextmanager
-    def read(self, *, stale: bool = False) -> Iterator[Reading]:
-        """Committed rows; unless stale ones will do, with everything that was acknowledged before.
+    def reading(self) -> CurrentRows:
+        """Rows that hold everything that was acknowledged before, for `async with`; nothing is awaited inside.
 
         Raises:
-            Refused: NO_LEADER, when this node cannot know what was acknowledged.
+            Refused: NO_LEADER, when nobody can tell what was acknowledged.
         """
-        if not stale:
-            self._require_leader()
-        with self._shard.committed() as reader:
-            yield reader
-        if not stale:
-            # The process may have been paused while it read, and another node may have begun to lead.
-            self._require_leader()
+        return CurrentRows(self._shard)
 
-    def _require_leader(self) -> None:
-        if not self._shard.leads:
-            raise Refused(
-                Rejection(Reason.NO_LEADER, "this node knows no leader of shard 0; ask again", retry_after_ms=200)
-            )
+    def own_rows(self) -> AbstractContextManager[Reading]:
+        """Rows as they are here: for what this node has just been answered, or told by a batch, and for stale reads."""
+        return self._shard.committed()
+
+    @property
+    def staleness_ms(self) -> int:
+        """So long ago everything that was committed had reached this node, if not later."""
+        return 0 if self._shard.forwarding is None else self._shard.forwarding.readers.staleness_ms
 
     # Waiting for the end of a job.
 
@@ -241,13 +240,25 @@ class Gateway:
     def drain(self) -> None:
         """The node is going down: end all waits, naming the job, so that callers ask another node."""
         self._draining = True
+        self._end_waits(draining)
+
+    def send_away(self, why: Rejection) -> None:
+        """This node cannot tell any more what becomes of jobs: end all waits, so that callers ask another node."""
+
+        def naming(job_id: str) -> Refused:
+            text = f"{why.message}; job {job_id} goes on"
+            return Refused(Rejection(why.reason, text, {**why.metadata, "job_id": job_id}, (), why.retry_after_ms))
+
+        self._end_waits(naming)
+
+    def _end_waits(self, refusal: Callable[[str], Refused]) -> None:
         for job_id, waiting in list(self._waiters.items()):
             for future in waiting:
                 if not future.done():
-                    future.set_exception(draining(job_id))
-        for watching in self._watchers.values():
+                    future.set_exception(refusal(job_id))
+        for job_id, watching in self._watchers.items():
             for watcher in watching:
-                watcher.closed = True
+                watcher.closed = refusal(job_id).rejection
                 watcher.wake()
 
     def _on_applied(self, applied: Applied) -> None:
@@ -267,23 +278,21 @@ class Gateway:
                 watcher.wake()
 
 
-class _NewWorkTicket:
+class _NewWorkTicket(FutureTicket):
     """New work that was admitted; gives its room back when it is decided."""
 
-    __slots__ = ("_admission", "_future", "_namespace", "_size_bytes")
+    __slots__ = ("_admission", "_namespace", "_size_bytes")
 
     def __init__(self, future: asyncio.Future[Answer], admission: Admission, namespace: str, size_bytes: int) -> None:
-        self._future = future
+        super().__init__(future)
         self._admission = admission
         self._namespace = namespace
         self._size_bytes = size_bytes
 
-    def answered(self, answer: Answer) -> None:
+    def answered(self, answer: Answer) -> None:  # type: ignore[explicit-override]  # `override` is of 3.12
         """See `Ticket`."""
         self._admission.decided(self._namespace, self._size_bytes)
-        # One that has gone away is not told.
-        if not self._future.done():
-            self._future.set_result(answer)
+        super().answered(answer)
 
 
 def draining(job_id: str) -> Refused:

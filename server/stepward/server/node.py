@@ -27,6 +27,7 @@ from stepward.server.api.watch import JobWatch
 from stepward.server.clock import SystemClock, boot_id
 from stepward.server.core.decide import decide
 from stepward.server.counted_store import CountedStore
+from stepward.server.flush_guard import FlushGuard
 from stepward.server.gateway import Gateway
 from stepward.server.interceptor import CallShell, Rooms
 from stepward.server.job_ids import JobIds, newest_job_id
@@ -41,7 +42,7 @@ from stepward.server.peers.peering import Peering, check_addresses
 from stepward.server.peers.service import PeerService
 from stepward.server.probes import Probes
 from stepward.server.sessions import Sessions
-from stepward.server.shard import FlushGuard, Shard
+from stepward.server.shard import Shard
 from stepward.server.store.lmdb_store import LmdbStore
 from stepward.server.supervisor import Supervisor
 from stepward.server.vitals import Vitals
@@ -160,7 +161,10 @@ class Node:
             clock=self._clock,
             counters=self._counters,
             free_bytes=self._free_bytes,
+            admission=self._admission,
         )
+        for part in (self._sessions, self._agent_calls, self._gateway):
+            self._peering.contact.on_lost(part.send_away)
         self._health = health.aio.HealthServicer()
         self._server = self._make_server()
         self.address = ""
@@ -426,6 +430,7 @@ class Node:
             "PeerService": PeerService(
                 replicating=self._peering.replicating,
                 exporting=self._peering.exporting,
+                forwarding=self._peering.forwarded,
                 founding=self._known_node(),
             ),
         }

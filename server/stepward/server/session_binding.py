@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from stepward.server.api import convert
 from stepward.server.core.commands import OpenSession, SessionOpened
 from stepward.server.core.rejections import Reason, Refused, Rejection
+from stepward.server.tickets import FutureTicket
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,16 +53,16 @@ async def opened(shard: Shard, command: OpenSession, ticket: OpenTicket) -> Sess
     raise Refused(answer)
 
 
-class OpenTicket:
+class OpenTicket(FutureTicket):
     """An agent that waits for its session. If it has gone away meanwhile, `unwanted` is told the generation at once."""
 
-    __slots__ = ("_unwanted", "future")
+    __slots__ = ("_unwanted",)
 
     def __init__(self, future: asyncio.Future[Answer], unwanted: Callable[[int], None]) -> None:
-        self.future = future
+        super().__init__(future)
         self._unwanted = unwanted
 
-    def answered(self, answer: Answer) -> None:
+    def answered(self, answer: Answer) -> None:  # type: ignore[explicit-override]  # `override` is of 3.12
         """See `Ticket`."""
         if not self.future.done():
             self.future.set_result(answer)

@@ -157,9 +157,13 @@ class Sessions:
     def drain(self) -> None:
         """The node is going down: send every agent to another one, and end all streams."""
         self._draining = True
+        self.send_away(session_binding.draining())
+
+    def send_away(self, why: Rejection) -> None:
+        """Send every agent of now to another node: this one can do nothing for it."""
         for stream in list(self._streams.values()):
             stream.send(pb.WorkResponse(redirect=pb.Redirect()), size_bytes=0)
-            stream.end(session_binding.draining())
+            stream.end(why)
 
     def _on_applied(self, applied: Applied) -> None:
         """Deliver what a batch holds for the sessions of this node."""

@@ -7,20 +7,18 @@ a step must be short, and the only thing that it ever waits for is the disk.
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
-import threading
 import time
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from stepward.server import observe
 from stepward.server.core import keys
 from stepward.server.core.rejections import Reason, Rejection
 from stepward.server.gathering import INTAKE_SLICES, SLICE_MS, Gathering
-from stepward.server.logbook.outbox import Arrived, Instant, Linked, Proposal, Unlinked
+from stepward.server.logbook.outbox import Arrived, Confirm, Confirmed, Instant, Linked, Proposal, Unlinked
 from stepward.server.row_passing import RowPassing
+from stepward.server.tickets import FutureTicket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -32,38 +30,16 @@ if TYPE_CHECKING:
     from stepward.server.logbook.outbox import Applied, Condition, Frame, Letter, Standing
     from stepward.server.logbook.replica import Replica
     from stepward.server.observe import Counters
+    from stepward.server.peers.forwarding import Forwarding
     from stepward.server.store.live import CommittedRows
+    from stepward.server.tickets import ReaderTicket, Ticket
 
-EXIT_FLUSH_HANGS: Final = 71
 # Commands at which gathering ends: about as many as the replica decides in one batch.
 GATHERED_MAX: Final = 2_000
-_GUARD_LOOKS: Final = 20
 # Definitions that are kept decoded for readers.
 _DEFINITIONS_KEPT_MAX: Final = 256
 
 _log = observe.logger("shard")
-
-
-class Ticket(Protocol):
-    """Somebody who waits for the answer to a command."""
-
-    def answered(self, answer: Answer) -> None:
-        """Called once, on the loop, after everything that the answer speaks of is durable."""
-        ...
-
-
-class FutureTicket:
-    """Somebody who waits in a coroutine. One that has gone away is not told."""
-
-    __slots__ = ("future",)
-
-    def __init__(self, future: asyncio.Future[Answer]) -> None:
-        self.future = future
-
-    def answered(self, answer: Answer) -> None:
-        """See `Ticket`."""
-        if not self.future.done():
-            self.future.set_result(answer)
 
 
 def changed(applied: Applied, kinds: bytes) -> Iterator[tuple[bytes, Row | None]]:
@@ -129,6 +105,8 @@ class Shard:
         self._renewals: list[Proposal] = []
         self._commands: list[Proposal] = []
         self._proposed: set[Ticket] = set()
+        # The way to the leader while another node leads. None in a cluster of one.
+        self._forwarding: Forwarding | None = None
         self._definitions: dict[bytes, Row] = {}
         self._timer: asyncio.Handle | None = None
         self._timer_is_tick = False
@@ -194,6 +172,22 @@ class Shard:
         """
         self._listeners.append(listener)
 
+    def forward_by(self, forwarding: Forwarding) -> None:
+        """Let what this node cannot decide be decided elsewhere. Called once, before anything is proposed."""
+        self._forwarding = forwarding
+
+    @property
+    def forwarding(self) -> Forwarding | None:
+        """The way to the leader; None in a cluster of one."""
+        return self._forwarding
+
+    @property
+    def holds_lease(self) -> bool:
+        """Whether nobody else can decide at this moment, so that the rows here are the newest."""
+        if self._forwarding is None:
+            return self.leads
+        return self.leads and self._clock.steady_ms() < self._standing.lease_until_ms
+
     def on_standing(self, listener: Callable[[Standing], None]) -> None:
         """Tell `listener` whenever it has changed who leads, in which epoch, or whether this node takes part."""
         self._standing_listeners.append(listener)
@@ -239,6 +233,8 @@ class Shard:
         if self._timer is not None:
             self._timer.cancel()
         never = Rejection(Reason.NODE_DRAINING, "this node is shutting down; nothing was proposed: ask another node")
+        if self._forwarding is not None:
+            self._forwarding.stop()
         for proposal in (*self._renewals, *self._commands, *self._replica.withdraw()):
             self._proposed.discard(proposal.token)
             self._answer(proposal.token, never)
@@ -250,7 +246,7 @@ class Shard:
         self._replica.close()
 
     async def call(self, command: AnyCommand) -> Answer:
-        """The answer to a command, after everything that it speaks of is durable."""
+        """The answer to a command, after everything that it speaks of is durable, and applied here."""
         future: asyncio.Future[Answer] = self._loop.create_future()
         self.propose(command, FutureTicket(future))
         return await future
@@ -266,21 +262,49 @@ class Shard:
         self._hurry()
         return await future
 
+    async def call_here(self, command: AnyCommand) -> Answer:
+        """As `call`, of this node's own replica, whoever leads."""
+        future: asyncio.Future[Answer] = self._loop.create_future()
+        self.decide(command, FutureTicket(future), urgent=False, share="")
+        return await future
+
     def propose(self, command: AnyCommand, ticket: Ticket, *, share: str = "") -> None:
         """Let a command be decided. `share`: of new work its namespace, with whose others it takes turns."""
-        if self._stopped:
-            self._answer(ticket, Rejection(Reason.NODE_DRAINING, "this node is shutting down; ask another node"))
-            return
-        self._commands.append(Proposal(ticket, command, share=share))
-        self._wake()
+        if self._forwarding is not None:
+            self._forwarding.propose(command, ticket, urgent=False, share=share)
+        else:
+            self.decide(command, ticket, urgent=False, share=share)
 
     def renew(self, command: AnyCommand, ticket: Ticket) -> None:
         """As `propose`, for renewals: decided before anything else, since a lease hangs on them."""
+        if self._forwarding is not None:
+            self._forwarding.propose(command, ticket, urgent=True, share="")
+        else:
+            self.decide(command, ticket, urgent=True, share="")
+
+    def decide(self, command: AnyCommand, ticket: Ticket, *, urgent: bool, share: str) -> None:
+        """Let this node's own replica decide a command; answered NOT_LEADER when it does not lead."""
         if self._stopped:
             self._answer(ticket, Rejection(Reason.NODE_DRAINING, "this node is shutting down; ask another node"))
             return
-        self._renewals.append(Proposal(ticket, command, urgent=True))
+        (self._renewals if urgent else self._commands).append(Proposal(ticket, command, urgent=urgent, share=share))
         self._wake()
+
+    def confirm(self, ticket: ReaderTicket) -> None:
+        """Tell a reader which batches he must see, if this node leads: under its lease at once, or when it is sure."""
+        if self.holds_lease:
+            ticket.confirmed(self._standing.head.sequence)
+        elif self._stopped:
+            ticket.refused(Rejection(Reason.NODE_DRAINING, "this node is shutting down; ask another node"))
+        else:
+            reader = _Reader(self, ticket)
+            self._proposed.add(reader)
+            self._letters.append(Confirm(reader))
+            self._hurry()
+
+    def hand_out(self, ticket: Ticket, answer: Answer) -> None:
+        """Give an answer to the one who waits, whatever he does with it."""
+        self._answer(ticket, answer)
 
     def _wake(self) -> None:
         """Step soon; under load after the gathering delay, so that what arrives meanwhile shares the flush."""
@@ -362,6 +386,9 @@ class Shard:
         for answered in outbox.answers:
             self._proposed.discard(answered.token)
             self._answer(answered.token, answered.answer)
+        if self._forwarding is not None:
+            # Answers of another leader, too, leave before the offers of the same batch.
+            self._forwarding.stepped(self._standing)
         for applied in outbox.applied:
             self._publish(applied)
         if _told_apart(before) != _told_apart(self._standing):
@@ -444,55 +471,20 @@ def _nobody_said(peer_id: str) -> None:
     raise AssertionError(f"a node without peers has heard {peer_id}")
 
 
-class FlushGuard:
-    """Ends the process when a flush does not come back: its disk is gone, and another node may lead.
+class _Reader:
+    """A reader's place in the inbox of the replica."""
 
-    It counts its own looks at one and the same flush instead of time, so that a process that was paused as a whole and
-    goes on is not taken for one whose disk hangs.
-    """
+    __slots__ = ("_shard", "_ticket")
 
-    def __init__(self, ms_max: int) -> None:
-        self._interval_s = ms_max / 1_000 / _GUARD_LOOKS
-        self._ms_max = ms_max
-        self._flushes = 0
-        self._inside = False
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="flush-guard", daemon=True)
+    def __init__(self, shard: Shard, ticket: ReaderTicket) -> None:
+        self._shard = shard
+        self._ticket = ticket
 
-    def start(self) -> None:
-        """Begin to look."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Look no more."""
-        self._ended.set()
-
-    @property
-    def looking(self) -> bool:
-        """Whether a flush goes on."""
-        return self._inside
-
-    def enter(self) -> None:
-        """A flush begins."""
-        self._flushes += 1
-        self._inside = True
-
-    def leave(self) -> None:
-        """It has come back."""
-        self._inside = False
-
-    def _watch(self) -> None:
-        seen, looks = 0, 0
-        while not self._ended.wait(self._interval_s):
-            if not self._inside or self._flushes != seen:
-                seen, looks = self._flushes, 0
-                continue
-            looks += 1
-            if looks >= _GUARD_LOOKS:
-                # Logging could hang on the same disk; this one write is for the person who looks for the reason.
-                reason = (
-                    f"the disk did not finish a flush within {self._ms_max} ms; see that it works, then start again"
-                )
-                sys.stderr.write(f'{{"event":"flush_hangs","level":"critical","reason":"{reason}"}}\n')
-                sys.stderr.flush()
-                os._exit(EXIT_FLUSH_HANGS)
+    def answered(self, answer: object) -> None:
+        """See `Ticket`."""
+        if isinstance(answer, Confirmed):
+            # The head of now is at least as new as that of the moment when he asked.
+            self._ticket.confirmed(self._shard.standing.head.sequence)
+        else:
+            assert isinstance(answer, Rejection), answer
+            self._ticket.refused(answer)

@@ -127,7 +127,7 @@ class Supervisor:
         """Sweep once; how long to wait before the next one (ms)."""
         self._set_at_ms = self._sweep_at_ms = math.inf
         subjects_max = self._subjects_max
-        answer = await self._shard.call(Sweep(subjects_max))
+        answer = await self._shard.call_here(Sweep(subjects_max))
         if isinstance(answer, Swept):
             self._note_cannot(None)
             self._counters.sweeps += 1

@@ -74,7 +74,7 @@ class AgentService:
         after = pages.position(filters, request.page_token)
         listed: list[agent_service_pb2.Agent] = []
         last, size_bytes = "", 0
-        with self._gateway.read() as reader:
+        async with self._gateway.reading() as reader:
             head = reader.head()
             for view in views.agents(reader, namespace=namespace, after_session_id=after, limits=self._limits):
                 agent = convert.agent(view, head)

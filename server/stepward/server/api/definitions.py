@@ -68,7 +68,7 @@ class DefinitionService:
         found += validate.name("name", request.name, self._limits)
         validate.require(found)
         namespace = request.namespace or convert.DEFAULT_NAMESPACE
-        with self._gateway.read() as reader:
+        async with self._gateway.reading() as reader:
             version = _read(reader, namespace, request.name, request.version)
         if version is None:
             number = f"version {request.version} of " if request.version else ""
@@ -85,7 +85,7 @@ class DefinitionService:
         namespace = request.namespace or convert.DEFAULT_NAMESPACE
         filters = ("definitions", namespace)
         behind = pages.position(filters, request.page_token)
-        with self._gateway.read() as reader:
+        async with self._gateway.reading() as reader:
             prefix = keys.definition_head(namespace)
             versions: list[definition_pb2.DefinitionVersion] = []
             last, size_bytes = "", 0

@@ -10,17 +10,18 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final
 
-from stepward.server.api import convert, pages, validate
+from stepward.server.api import convert, lookup, pages, validate
 from stepward.server.core import counts, lists, views
 from stepward.server.core.lists import JobFilter
 from stepward.server.core.rejections import Violation
 from stepward.server.core.rows import JobState
 from stepward.server.job_ids import is_job_id
-from stepward.v1 import common_pb2, job_service_pb2
+from stepward.v1 import job_service_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from google.protobuf.duration_pb2 import Duration
     from google.protobuf.timestamp_pb2 import Timestamp
 
     from stepward.server.core.limits import Limits
@@ -59,9 +60,12 @@ class JobLists:
         page = _Page(wanted, count_max, self._limits, before_job_id=pages.position(wanted, request.page_token))
         if page.last and not is_job_id(page.last):
             raise pages.not_of_this_list()
-        revision = await self._in_slices(request.consistency, page.look_on)
+        revision, staleness = await self._in_slices(request.consistency, page.look_on)
         return job_service_pb2.ListJobsResponse(
-            jobs=page.jobs, next_page_token=pages.token(wanted, "" if page.ended else page.last), revision=revision
+            jobs=page.jobs,
+            next_page_token=pages.token(wanted, "" if page.ended else page.last),
+            revision=revision,
+            staleness=staleness,
         )
 
     async def count(self, request: job_service_pb2.CountJobsRequest) -> job_service_pb2.CountJobsResponse:
@@ -72,7 +76,7 @@ class JobLists:
         """
         wanted = read_filter(request.namespace, request.filter, self._limits)
         counting = _Count(wanted)
-        revision = await self._in_slices(request.consistency, counting.look_on)
+        revision, staleness = await self._in_slices(request.consistency, counting.look_on)
         return job_service_pb2.CountJobsResponse(
             counts=[
                 job_service_pb2.JobStateCount(state=int(state), count=number)  # type: ignore[arg-type]  # the contract's numbers
@@ -80,19 +84,25 @@ class JobLists:
             ],
             truncated=counting.truncated,
             revision=revision,
+            staleness=staleness,
         )
 
-    async def _in_slices(self, consistency: int, look_on: Callable[[Reading], bool]) -> int:
+    async def _in_slices(self, consistency: int, look_on: Callable[[Reading], bool]) -> tuple[int, Duration | None]:
         """Let something look at rows until it has seen enough; the revision of the newest rows that it saw.
 
-        The loop goes on between two slices, so that whoever else is waiting does not wait for all of this.
+        The loop goes on between two slices, so that whoever else is waiting does not wait for all of this. Rows only
+        get newer, so those of the first slice say how old what was seen may be.
         """
-        while True:
-            with self._gateway.read(stale=consistency == common_pb2.CONSISTENCY_STALE) as reader:
-                enough, revision = look_on(reader), reader.head().sequence
-            if enough:
-                return revision
+
+        def look(reader: Reading) -> tuple[bool, int]:
+            return look_on(reader), reader.head().sequence
+
+        (enough, revision), staleness = await lookup.read(self._gateway, consistency, look)
+        while not enough:
             await asyncio.sleep(0)
+            with self._gateway.own_rows() as reader:
+                enough, revision = look(reader)
+        return revision, staleness
 
 
 class _Slice:

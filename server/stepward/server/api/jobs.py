@@ -14,7 +14,7 @@ from stepward.server.core.commands import CancelJob, JobCancelled, SubmitJob
 from stepward.server.core.rejections import Reason, Refused, Rejection, refuse
 from stepward.server.core.rows import Payload
 from stepward.server.gateway import AWAITED_STATES
-from stepward.v1 import common_pb2, job_service_pb2
+from stepward.v1 import job_service_pb2
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -87,7 +87,7 @@ class JobService:
             Refused: WAIT_TIMED_OUT; NODE_DRAINING.
         """
         if may_have_ended:
-            with self._gateway.read() as reader:
+            with self._gateway.own_rows() as reader:
                 view = self._view(reader, job_id, with_steps=False)
             if view.progress.state in AWAITED_STATES:
                 return view
@@ -97,7 +97,7 @@ class JobService:
         except TimeoutError:
             text = f"job {job_id} has not ended within the wait; it goes on: watch it, or run it again with its key"
             raise refuse(Reason.WAIT_TIMED_OUT, text, job_id=job_id) from None
-        with self._gateway.read() as reader:
+        with self._gateway.own_rows() as reader:
             return self._view(reader, job_id, with_steps=False)
 
     def _wait_ends_at(self, request: job_service_pb2.RunJobRequest, remaining_s: float | None) -> float | None:
@@ -113,10 +113,16 @@ class JobService:
 
     async def get_job(self, request: job_service_pb2.GetJobRequest, context: Any) -> job_service_pb2.GetJobResponse:
         """See the contract."""
-        with self._gateway.read(stale=_stale(request.consistency)) as reader:
+
+        def look(reader: Reading) -> job_service_pb2.GetJobResponse:
             view = self._view(reader, request.job_id, with_steps=True)
             answer = job_service_pb2.GetJobResponse(job=convert.job(view, reader.head()))
             job_steps.add(answer.job, reader, view, self._limits)
+            return answer
+
+        answer, staleness = await lookup.read(self._gateway, request.consistency, look)
+        if staleness is not None:
+            answer.staleness.CopyFrom(staleness)
         return answer
 
     async def list_jobs(
@@ -143,11 +149,17 @@ class JobService:
         """See the contract."""
         query = job_steps.read_query(request, self._limits)
         lookup.require_job_id(request.job_id)
-        with self._gateway.read(stale=_stale(request.consistency)) as reader:
+
+        def look(reader: Reading) -> job_service_pb2.ListJobStepsResponse:
             body = views.definition_of(reader, request.job_id)
             if body is None:
                 raise lookup.job_not_found(request.job_id)
             return job_steps.page(reader, request.job_id, body, query, self._limits)
+
+        answer, staleness = await lookup.read(self._gateway, request.consistency, look)
+        if staleness is not None:
+            answer.staleness.CopyFrom(staleness)
+        return answer
 
     async def count_jobs(
         self, request: job_service_pb2.CountJobsRequest, context: Any
@@ -163,7 +175,7 @@ class JobService:
         lookup.require_job_id(request.job_id)
         command = CancelJob(request.job_id, request.reason, request.actor)
         answer = await self._gateway.call(command, JobCancelled)
-        with self._gateway.read() as reader:
+        with self._gateway.own_rows() as reader:
             view = self._view(reader, answer.job_id, with_steps=False)
         return job_service_pb2.CancelJobResponse(job=convert.ended_job(view), already=answer.already)
 
@@ -175,7 +187,7 @@ class JobService:
         filters = ("history", request.job_id)
         at = history.parse_place(pages.position(filters, request.page_token))
         lookup.require_job_id(request.job_id)
-        with self._gateway.read() as reader:
+        async with self._gateway.reading() as reader:
             page = history.page(reader, request.job_id, at=at, count_max=count_max)
         if page is None:
             raise lookup.job_not_found(request.job_id)
@@ -276,7 +288,3 @@ def _result(answer: JobSubmitted | Rejection) -> job_service_pb2.SubmitJobsResul
         error = job_service_pb2.SubmissionError(reason=answer.reason.value, message=answer.message)
         return job_service_pb2.SubmitJobsResult(error=error)
     return job_service_pb2.SubmitJobsResult(job=_submitted(answer))
-
-
-def _stale(consistency: int) -> bool:
-    return consistency == common_pb2.CONSISTENCY_STALE

@@ -104,6 +104,6 @@ class OperatorService:
         """
         lookup.require_job_id(job_id)
         answer = await self._gateway.call(command, VerbDone)
-        with self._gateway.read() as reader:
+        with self._gateway.own_rows() as reader:
             view = lookup.job_view(reader, job_id, self._limits, with_steps=False)
         return convert.ended_job(view), answer.already

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stepward.server.api import convert, history, job_steps, lookup
 from stepward.server.core import views
-from stepward.server.core.rejections import Reason, refuse
+from stepward.server.core.rejections import Reason, Refused, refuse
 from stepward.server.core.rows import JOB_STATES_FINAL, StepState
-from stepward.server.gateway import draining
 from stepward.v1 import job_service_pb2
 
 if TYPE_CHECKING:
@@ -66,20 +65,21 @@ class JobWatch:
         self, job_id: str, from_revision: int, watcher: Watcher
     ) -> AsyncIterator[job_service_pb2.WatchJobResponse]:
         following = Following(job_id, from_revision, self._limits)
-        with self._gateway.read() as reader:
+        async with self._gateway.reading() as reader:
             _require_past(from_revision, reader.head().sequence)
+            news = following.news(reader)
         while True:
-            with self._gateway.read() as reader:
-                news = following.news(reader)
             if news.message is not None:
                 yield news.message
-            if news.more:
-                continue
-            if news.ended:
+            if news.ended and not news.more:
                 return
-            await watcher.wait()
+            if not news.more:
+                await watcher.wait()
             if watcher.closed:
-                raise draining(job_id)
+                raise Refused(watcher.closed)
+            # This node has told the job's beginning, so what it applies is what comes next.
+            with self._gateway.own_rows() as reader:
+                news = following.news(reader)
 
 
 class Following:

@@ -1,7 +1,9 @@
 """What may be asked of a shard, and what comes back.
 
 Commands carry everything that a decision needs from outside: ids that were drawn, bytes that were checked. They are
-plain values, so that a node can hand them to the leader.
+plain values, so that a node can hand them to the leader, as msgpack arrays that begin with the name of their class
+(`peers.encoding`). Classes and fields are part of what nodes say to each other: rename none, add fields at the end only
+and with a default.
 """
 
 from __future__ import annotations
@@ -9,11 +11,19 @@ from __future__ import annotations
 from msgspec import Struct
 
 from stepward.server.core.rejections import Rejection
-from stepward.server.core.rows import DefinitionBody, JobState, Payload
+from stepward.server.core.rows import DefinitionBody, JobState, Payload, Value
 
 
-class Command(Struct, frozen=True):
+class Command(Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
     """Base of all commands."""
+
+
+class AttemptWord(Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
+    """Base of what an agent says of an attempt."""
+
+
+class CommandAnswer(Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
+    """Base of all answers but a rejection."""
 
 
 class SubmitJob(Command, frozen=True):
@@ -94,7 +104,7 @@ class ApplyDefinition(Command, frozen=True):
     body: DefinitionBody
 
 
-class AttemptRef(Struct, frozen=True, order=True):
+class AttemptRef(Value, frozen=True, order=True):
     """An assignment, named as everywhere."""
 
     job_id: str
@@ -150,21 +160,21 @@ class DrainSession(Command, frozen=True):
     generation: int
 
 
-class Accepted(Struct, frozen=True):
+class Accepted(AttemptWord, frozen=True):
     """An on-accept offer is taken."""
 
 
-class Started(Struct, frozen=True):
+class Started(AttemptWord, frozen=True):
     """An on-offer handler has started."""
 
 
-class Succeeded(Struct, frozen=True):
+class Succeeded(AttemptWord, frozen=True):
     """The attempt succeeded."""
 
     output: Payload
 
 
-class Failed(Struct, frozen=True):
+class Failed(AttemptWord, frozen=True):
     """The attempt failed. `retry_after_ms` None: the policy's wait."""
 
     kind: str
@@ -174,26 +184,26 @@ class Failed(Struct, frozen=True):
     may_have_happened: bool = False
 
 
-class Unknown(Struct, frozen=True):
+class Unknown(AttemptWord, frozen=True):
     """Nobody can tell whether the attempt happened."""
 
     kind: str
     message: str
 
 
-class Declined(Struct, frozen=True):
+class Declined(AttemptWord, frozen=True):
     """The attempt was never started and never will be."""
 
     handed_back: bool
 
 
-class Stopped(Struct, frozen=True):
+class Stopped(AttemptWord, frozen=True):
     """The attempt was started, and stopped before its end."""
 
     draining: bool
 
 
-class ProgressMade(Struct, frozen=True):
+class ProgressMade(AttemptWord, frozen=True):
     """A sign of life. `details` None: nothing new about how far the attempt is."""
 
     details: Payload | None
@@ -202,7 +212,7 @@ class ProgressMade(Struct, frozen=True):
 AttemptEvent = Accepted | Started | Succeeded | Failed | Unknown | Declined | Stopped | ProgressMade
 
 
-class AttemptReport(Struct, frozen=True):
+class AttemptReport(Value, frozen=True):
     """What became of one attempt."""
 
     attempt: AttemptRef
@@ -241,7 +251,7 @@ AnyCommand = (
 )
 
 
-class JobSubmitted(Struct, frozen=True):
+class JobSubmitted(CommandAnswer, frozen=True):
     """Answer to SubmitJob."""
 
     job_id: str
@@ -250,21 +260,21 @@ class JobSubmitted(Struct, frozen=True):
     revision: int
 
 
-class JobCancelled(Struct, frozen=True):
+class JobCancelled(CommandAnswer, frozen=True):
     """Answer to CancelJob. `already`: it was being undone or cancelled before."""
 
     job_id: str
     already: bool
 
 
-class VerbDone(Struct, frozen=True):
+class VerbDone(CommandAnswer, frozen=True):
     """Answer to an operator's verb. `already`: there was nothing left to do."""
 
     job_id: str
     already: bool
 
 
-class DefinitionApplied(Struct, frozen=True):
+class DefinitionApplied(CommandAnswer, frozen=True):
     """Answer to ApplyDefinition."""
 
     version: int
@@ -272,25 +282,25 @@ class DefinitionApplied(Struct, frozen=True):
     created_wall_ms: int
 
 
-class SessionOpened(Struct, frozen=True):
+class SessionOpened(CommandAnswer, frozen=True):
     """Answer to OpenSession."""
 
     generation: int
     ttl_ms: int
 
 
-class SessionRenewed(Struct, frozen=True):
+class SessionRenewed(CommandAnswer, frozen=True):
     """Answer to RenewSession. `unknown` is what the agent holds although no row says so: it is to stop."""
 
     send_held: bool
     unknown: tuple[AttemptRef, ...] = ()
 
 
-class StreamClosed(Struct, frozen=True):
+class StreamClosed(CommandAnswer, frozen=True):
     """Answer to CloseStream and DrainSession."""
 
 
-class ReportResult(Struct, frozen=True):
+class ReportResult(Value, frozen=True):
     """What one report came to: the name of a public `ReportResult` without its prefix."""
 
     attempt: AttemptRef
@@ -298,13 +308,13 @@ class ReportResult(Struct, frozen=True):
     message: str = ""
 
 
-class AttemptsReported(Struct, frozen=True):
+class AttemptsReported(CommandAnswer, frozen=True):
     """Answer to ReportAttempts: one result for each report that is not mere progress."""
 
     results: tuple[ReportResult, ...]
 
 
-class Swept(Struct, frozen=True):
+class Swept(CommandAnswer, frozen=True):
     """Answer to Sweep. `next_due_led_ms` and `next_due_log_ms` are None when nothing waits on that clock.
 
     `unfinished`: a bound of the sweep left something to do, and the next one is to follow at once. `purged` counts jobs

@@ -41,14 +41,14 @@ class Reason(Enum):
     NOT_ALLOWED = "NOT_ALLOWED"
 
 
-class Violation(Struct, frozen=True):
+class Violation(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One broken rule: the field's path, and what is wrong with which value against which bound."""
 
     field: str
     description: str
 
 
-class Rejection(Struct, frozen=True):
+class Rejection(Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
     """A request that cannot be granted. The message says what happened, with which value, and what to do."""
 
     reason: Reason

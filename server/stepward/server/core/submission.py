@@ -64,7 +64,9 @@ def _known(batch: Batch, command: SubmitJob) -> JobSubmitted | None:
             idempotency_key=command.idempotency_key,
         )
     progress = batch.progress(first.job_id)
-    return JobSubmitted(first.job_id, True, progress.state, progress.revision)
+    # The same command again, of a node that did not hear what became of it, is the first one still.
+    duplicate = first.job_id != command.job_id
+    return JobSubmitted(first.job_id, duplicate, progress.state, progress.revision)
 
 
 def _resolve(batch: Batch, command: SubmitJob) -> tuple[int, bytes]:

@@ -8,5 +8,8 @@ Reading order:
 4. `replicating`: such streams of other nodes. `service`: all calls that only nodes may make.
 5. `founding` and `joining`: how nodes become a cluster, and how one joins it. `passing`: one call passed on.
 6. `chunks`: rows as they travel. `exporting` gives all rows to a node that is too far behind, `fetching` gets them.
-7. `peering`: all of it, put together.
+7. `encoding`: commands and answers as bytes. `errands`: those on their way to the leader; `forward_link`: the stream on
+   which they go there; `readers`: who must see the newest rows; `contact`: whether there is a leader; `forwarding`: all
+   of that. `forwarded`: what other nodes send. `errors`: what may go wrong with it.
+8. `peering`: all of it, put together.
 """

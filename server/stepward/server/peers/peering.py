@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from stepward.internal.v1 import peer_service_pb2 as pb
 from stepward.server.config import ConfigError
 from stepward.server.peers.channels import PeerChannels
+from stepward.server.peers.contact import Contact
 from stepward.server.peers.exporting import Exporting
 from stepward.server.peers.fetching import Fetching
+from stepward.server.peers.forwarded import ForwardedCalls
+from stepward.server.peers.forwarding import Forwarding
 from stepward.server.peers.handshake import Doorkeeper, Introduction
 from stepward.server.peers.links import Links
 from stepward.server.peers.replicating import Replicating
 
+PEER_SERVICE: Final = pb.DESCRIPTOR.services_by_name["PeerService"]
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from stepward.server.admission import Admission
     from stepward.server.clock import Clock
     from stepward.server.config import ClusterConfig, NodeConfig
     from stepward.server.logbook.identity import Identity
     from stepward.server.observe import Counters
+    from stepward.server.peers.forward_link import ForwardCall
     from stepward.server.shard import Shard
 
 
@@ -35,9 +43,11 @@ class Peering:
         config: NodeConfig,
         clock: Clock,
         counters: Counters,
+        admission: Admission,
         free_bytes: Callable[[], int],
     ) -> None:
         """`free_bytes`: of the disk of this node."""
+        rng = random.Random(random.SystemRandom().getrandbits(128))
         self.us = Introduction(
             cluster_id=identity.cluster_id,
             node_id=identity.node_id,
@@ -52,7 +62,7 @@ class Peering:
             config=config,
             counters=counters,
             wall_ms=clock.wall_ms(),
-            rng=random.Random(random.SystemRandom().getrandbits(128)),
+            rng=rng,
             ends=shard,
         )
         self.replicating = Replicating(self.doorkeeper, receiver=shard, watcher=self.links, counters=counters)
@@ -68,9 +78,63 @@ class Peering:
             shard.rows,
             channel=self.channels.to,
             hello=self.us.hello,
-            rng=random.Random(random.SystemRandom().getrandbits(128)),
+            rng=rng,
             counters=counters,
         )
+        self.contact = Contact(
+            node_id=identity.node_id,
+            addresses=self.channels.address,
+            session_ttl_ms=cluster.limits.session_ttl_ms,
+            rng=rng,
+        )
+        # None in a cluster of one, where nobody else decides.
+        self.forwarded: ForwardedCalls | None = None
+        if identity.peers:
+            self.forwarded = self._forward(
+                shard, clock=clock, config=config, counters=counters, admission=admission, rng=rng
+            )
+
+    def _forward(
+        self,
+        shard: Shard,
+        *,
+        clock: Clock,
+        config: NodeConfig,
+        counters: Counters,
+        admission: Admission,
+        rng: random.Random,
+    ) -> ForwardedCalls:
+        """Give the shard its way to the leader; what serves the other nodes, when this one leads."""
+        forwarding = Forwarding(
+            shard,
+            node_id=self.us.node_id,
+            hello=self.us.hello,
+            connect=self._connect,
+            contact=self.contact,
+            clock=clock,
+            config=config,
+            counters=counters,
+            rng=rng,
+        )
+        shard.forward_by(forwarding)
+        return ForwardedCalls(
+            shard,
+            forwarding,
+            door=self.doorkeeper,
+            welcome=self.us.welcome(),
+            admission=admission,
+            clock=clock,
+            config=config,
+        )
+
+    def _connect(self, node_id: str) -> ForwardCall:
+        """A stream for commands to a node."""
+        call = self.channels.to(node_id).stream_stream(
+            f"/{PEER_SERVICE.full_name}/Forward",
+            request_serializer=pb.ForwardRequest.SerializeToString,
+            response_deserializer=pb.ForwardResponse.FromString,
+        )
+        return call()
 
     def start(self) -> None:
         """Begin to make streams to the others."""
@@ -81,6 +145,8 @@ class Peering:
     def drain(self) -> None:
         """Let go of the streams of the others: this node stops."""
         self.replicating.drain()
+        if self.forwarded is not None:
+            self.forwarded.drain()
 
     async def stop_fetching(self) -> None:
         """Let go of rows that come: before the shard stops, whose store they go into."""
