@@ -169,6 +169,13 @@ def test_bytes_of_a_message_are_bounded(over: int) -> None:
             frames.decode(content)
 
 
+def test_what_comes_late_is_not_even_read() -> None:
+    """Its stream was replaced by a newer one, which is not to end because of it."""
+    hand = Hand()
+    hand.say("n2", frames.HigherTerm(1), connection=2)
+    hand.engine.receive("n2", 1, b"hostile", hand.now_ms)
+
+
 def test_what_cannot_be_read_changes_nothing() -> None:
     """It is refused before anything of it has happened, also the number of its stream."""
     hand = Hand()

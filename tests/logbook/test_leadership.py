@@ -17,9 +17,10 @@ from stepward.server.logbook.frames import (
     HigherTerm,
     PreVote,
     PreVoteRequest,
+    StandNow,
     Vote,
 )
-from stepward.server.logbook.outbox import Arrived, ReplicaLimits
+from stepward.server.logbook.outbox import Arrived, ReplicaLimits, Transfer
 from stepward.server.store import facts
 from tests.logbook import toy
 from tests.logbook.toy import Add, Ask, Counted, answers, at, proposals, reasons
@@ -289,6 +290,21 @@ def test_what_cannot_be_read_ends_its_stream(content: bytes) -> None:
     assert (outbox.unreadable, outbox.standing.leads) == ([], True)
 
     assert not replica.step(at(750), [Arrived("n2", 2, later)]).standing.leads
+
+
+def test_no_epoch_opens_while_leadership_is_handed_over() -> None:
+    """What it proposes the other node lacks, and so would not be elected."""
+    replica = elected()
+    replica.step(at(705), [Transfer("asked", "n2")])
+    replica.peer.acknowledge()
+    replica.step(at(710), [])
+    assert [message.term for message in replica.said(StandNow)] == [1]
+    assert replica.entries_sent() == [NO_OP]
+    # It stays here: the other one has not stood.
+    replica.peer.acknowledge()
+    replica.step(at(1_220), [])
+
+    assert len(replica.entries_sent()) == 2
 
 
 def test_closed_replica_steps_no_more() -> None:

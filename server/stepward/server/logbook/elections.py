@@ -143,8 +143,8 @@ class Elections:
 
     def on_vote(self, peer_id: str, frame: Vote) -> None:
         """Count the vote of a peer: one a term, since pysyncobj would count each that comes."""
-        if not self._is_counted(peer_id, frame.term):
-            self._counted = {one for one in self._counted if one[1] >= self._raft.term} | {(peer_id, frame.term)}
+        if frame.term == self._raft.term and not self._is_counted(peer_id, frame.term):
+            self._counted = {one for one in self._counted if one[1] == frame.term} | {(peer_id, frame.term)}
             self._raft.count_vote(peer_id, frame.term)
 
     def on_stand_now(self, peer_id: str, frame: StandNow) -> None:

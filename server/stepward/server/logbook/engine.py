@@ -115,10 +115,11 @@ class Engine:
         Raises:
             FrameUnreadable: It is none that this version knows; nothing of it has happened.
         """
-        message = frames.decode(content)
         self._raft.at(now_ms)
         if not self._is_newest(peer_id, connection):
             return None
+        message = frames.decode(content)
+        self._connections[peer_id] = connection
         match message:
             case AgeQuestion() | AgeAnswer():
                 return message
@@ -128,8 +129,7 @@ class Engine:
 
     def _is_newest(self, peer_id: str, connection: int) -> bool:
         """Whether a message comes on the newest stream of its sender: one that comes late is out of order."""
-        newest = self._connections[peer_id] = max(connection, self._connections.get(peer_id, connection))
-        return connection == newest
+        return connection >= self._connections.get(peer_id, connection)
 
     def _dispatch(self, peer_id: str, message: Message) -> None:
         match message:
@@ -183,6 +183,7 @@ class Engine:
     def propose(self, command: bytes) -> None:
         """Append a command as leader. It is applied in a tick, or never."""
         assert self.leads
+        assert not self.transferring, "the other node would never have everything"
         assert command[:1] == REGULAR
         self._raft.propose(command)
         assert self._journal[-1][0] is command, "what was proposed is not the journal's last entry"

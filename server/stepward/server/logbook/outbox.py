@@ -225,6 +225,9 @@ class ReplicaLimits(Struct, frozen=True):
     pinned_bytes_max: int = 128 << 20
     # Below this much free disk nothing is decided: a commit that fails half-way ends the process.
     free_bytes_min: int = 32 << 20
+    # How long a node whose disk is full leads before it hands over once more, in case leadership came back: when all
+    # disks are full it should not go round and round, but say so.
+    full_disk_leads_ms: int = 10_000
     # How often the engine moves when nothing happens. Nobody depends on it in a cluster of one.
     idle_ms: int = 100
     # The same with peers: well below the 50 ms after which a leader says that it lives.

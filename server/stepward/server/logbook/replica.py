@@ -129,6 +129,7 @@ class Replica:
         self._questions = Questions(engine=self._engine, peers=identity.peers, limits=self._limits)
         self._listener = Listener(engine=self._engine, questions=self._questions, head_age=self._head_age)
         self._free_bytes, self._free_bytes_at_ms = store.free_bytes(), now.steady_ms
+        self._look_for_room_at_ms = now.steady_ms
         self._stepped_at_ms = now.steady_ms
         self._flush_ms = 0.0
         self._installed = False
@@ -309,7 +310,7 @@ class Replica:
             self._close_epoch()
         if not leads:
             self._head_age.forget()
-        elif self._epoch_term is None and self._engine.settled:
+        elif self._epoch_term is None and self._engine.settled and not self._engine.transferring:
             self._open_epoch(now, term)
 
     def _open_epoch(self, now: Instant, term: int) -> None:
@@ -367,6 +368,7 @@ class Replica:
             free, least = self._free_bytes / 2**20, self._limits.free_bytes_min / 2**20
             message = f"{free:g} MiB of disk are free; {least:g} MiB are needed to go on: free some"
             self._refuse_waiting(Rejection(Reason.DISK_FULL, message))
+            self._look_for_room(now)
             return
         moved = clocks.advance(self._head, steady_ms=now.steady_ms, wall_ms=now.wall_ms)
         gathered = self._gatherer.gather(self._live, Ground(self._head, now, moved))
@@ -386,6 +388,12 @@ class Replica:
             self._propose(now, gathered.batch, gathered.encoded, changes=decision.changes, answers=answers)
         else:
             self._answers += self._questions.cleared(answers, now.steady_ms)
+
+    def _look_for_room(self, now: Instant) -> None:
+        """Let another node lead, whose disk may have room. Not all the time: theirs may be full, too."""
+        if self._peers and now.steady_ms >= self._look_for_room_at_ms:
+            self._look_for_room_at_ms = now.steady_ms + self._limits.full_disk_leads_ms
+            self._engine.transfer("", now.steady_ms)
 
     def _disk_is_full(self, now: Instant) -> bool:
         if now.steady_ms - self._free_bytes_at_ms >= self._limits.free_bytes_age_ms:

@@ -120,12 +120,13 @@ class Doorkeeper:
         why = why_refused(self.us, hello)
         if why is not None:
             raise Refused(why)
-        newest, _ = self._newest.get(hello.node_id, (0, 0))
+        newest, connection = self._newest.get(hello.node_id, (0, 0))
         if hello.incarnation < newest:
             text = f"{hello.node_id} speaks as incarnation {hello.incarnation}, and has begun anew as {newest} since"
             raise Refused(_refusal(f"{text}: two directories serve as the same node; end the older one"))
         if hello.incarnation > newest:
-            self._newest[hello.node_id] = (hello.incarnation, 0)
+            # Streams go on being numbered upwards: whoever takes in what comes on them knows no incarnations.
+            self._newest[hello.node_id] = (hello.incarnation, connection)
 
     def admit_stream(self, hello: pb.Hello, context: Context) -> None:
         """As `admit`, for a stream that replaces the older ones of its node.
