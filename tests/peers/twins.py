@@ -10,11 +10,12 @@ import contextlib
 import random
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import grpc
 
 from stepward.internal.v1 import peer_service_pb2 as pb
+from stepward.server.agent_calls import AgentCalls
 from stepward.server.clock import SystemClock
 from stepward.server.config import NodeConfig
 from stepward.server.core import clocks, keys, rows
@@ -43,12 +44,15 @@ from stepward.server.observe import Counters
 from stepward.server.peers.contact import Contact
 from stepward.server.peers.forwarded import ForwardedCalls
 from stepward.server.peers.forwarding import Forwarding
+from stepward.server.sessions import Sessions
 from stepward.server.shard import Shard
 from stepward.server.store import facts
 from stepward.server.store.live import CommittedRows
 from stepward.server.store.memory import MemoryStore
 from tests.core.definitions import compiled, step, trip
 from tests.server.host import admission
+
+A = TypeVar("A", Sessions, AgentCalls)
 
 S = 10.0
 CLOCK = SystemClock()
@@ -90,6 +94,8 @@ class PlayedReplica:
         self.majority = True
         # How many batches are decided and then lost, with their answers: leadership ends while they travel.
         self.answers_lost = 0
+        # Whether what it lacks comes as rows instead of batches.
+        self.installs = False
         self.believes_leads = False
         self._leader_id = ""
         self._term = 0
@@ -116,8 +122,11 @@ class PlayedReplica:
             self._leader_id, self._term = log.leader_id, log.term
             if self.believes_leads and log.leader_id != self.node_id:
                 self.believes_leads = False
+        installed = False
         if self.hears and self.applies:
             applied = self._catch_up()
+            if self.installs and applied:
+                applied, installed = [], True
         if log.leader_id == self.node_id and not self.believes_leads and self._head.sequence == log.head.sequence:
             applied.append(self._open_epoch(now))
             self.believes_leads = True
@@ -133,7 +142,7 @@ class PlayedReplica:
             if self.majority:
                 answers += [Answered(token, Confirmed(), self._head.sequence) for token in self._confirms]
                 self._confirms.clear()
-        return Outbox(answers, applied, self.standing, now.steady_ms + 5)
+        return Outbox(answers, applied, self.standing, now.steady_ms + 5, installed=installed)
 
     def _catch_up(self) -> list[Applied]:
         missing = self.log.committed[self._head.sequence :]
@@ -345,7 +354,22 @@ class Node:
             config=self.config,
             admission=self.admission,
         )
-        self.contact.on_lost(self.gateway.send_away)
+        self.sessions = self._serve_agents(Sessions)
+        self.agent_calls = self._serve_agents(AgentCalls)
+        for part in (self.gateway, self.sessions, self.agent_calls):
+            self.contact.on_lost(part.send_away)
+            self.shard.rows.on_installed(part.start_over)
+
+    def _serve_agents(self, type_: type[A]) -> A:
+        return type_(
+            self.shard,
+            node_id=self.id,
+            clock=CLOCK,
+            limits=LIMITS,
+            config=self.config,
+            counters=self.counters,
+            admission=self.admission,
+        )
 
     def admit(self, hello: pb.Hello, context: object) -> None:
         """See `Door`."""

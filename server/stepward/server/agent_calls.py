@@ -135,6 +135,12 @@ class AgentCalls:
             for wait in ear.waits:
                 wait.end(why)
 
+    def start_over(self) -> None:
+        """Rows of another node are here, and no batch told what led to them: let every call look for itself."""
+        for ear in self._ears.values():
+            for wait in ear.waits:
+                wait.wake()
+
     # Work.
 
     async def lease_work(self, request: pb.LeaseWorkRequest, *, wait_ms_max: int) -> pb.LeaseWorkResponse:

@@ -251,6 +251,24 @@ class Gateway:
 
         self._end_waits(naming)
 
+    def start_over(self) -> None:
+        """Rows of another node are here, and no batch told what led to them: look for what waits is for."""
+        with self._shard.committed() as reader:
+            for job_id in list(self._waiters):
+                row = reader.get(keys.progress(job_id))
+                if isinstance(row, Progress) and row.state in AWAITED_STATES:
+                    self._wake_waiters(job_id)
+        for watching in self._watchers.values():
+            for watcher in watching:
+                watcher.wake()
+
+    def _wake_waiters(self, job_id: str) -> None:
+        waiting = self._waiters.pop(job_id)
+        self._waiters_count -= len(waiting)
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
     def _end_waits(self, refusal: Callable[[str], Refused]) -> None:
         for job_id, waiting in list(self._waiters.items()):
             for future in waiting:
@@ -269,11 +287,7 @@ class Gateway:
                 continue
             job_id = keys.progress_job_id(key)
             if row.state in AWAITED_STATES and job_id in self._waiters:
-                waiting = self._waiters.pop(job_id)
-                self._waiters_count -= len(waiting)
-                for future in waiting:
-                    if not future.done():
-                        future.set_result(None)
+                self._wake_waiters(job_id)
             for watcher in self._watchers.get(job_id, ()):
                 watcher.wake()
 

@@ -165,6 +165,7 @@ class Node:
         )
         for part in (self._sessions, self._agent_calls, self._gateway):
             self._peering.contact.on_lost(part.send_away)
+            self._shard.rows.on_installed(part.start_over)
         self._health = health.aio.HealthServicer()
         self._server = self._make_server()
         self.address = ""

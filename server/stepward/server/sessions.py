@@ -131,8 +131,7 @@ class Sessions:
         self.register(stream)
         stream.send_welcome(self._node_id)
         with self._shard.committed() as reader:
-            found = [(key, reader.get(key)) for key in list(reader.scan(keys.assignments(session_id)))]
-            self._deliver(stream, [(key, row) for key, row in found if isinstance(row, Assignment)], reader)
+            self._deliver_all(stream, reader)
         try:
             await stream.run(context)
         finally:
@@ -164,6 +163,23 @@ class Sessions:
         for stream in list(self._streams.values()):
             stream.send(pb.WorkResponse(redirect=pb.Redirect()), size_bytes=0)
             stream.end(why)
+
+    def start_over(self) -> None:
+        """Rows of another node are here, and no batch told what led to them: send every stream what is open now."""
+        with self._shard.committed() as reader:
+            for session_id, stream in list(self._streams.items()):
+                row = reader.get(keys.session(session_id))
+                assert row is None or isinstance(row, Session)
+                over = session_binding.why_over(session_id, row, stream.generation)
+                if over is not None:
+                    stream.end(over)
+                else:
+                    self._deliver_all(stream, reader)
+
+    def _deliver_all(self, stream: AgentStream, reader: Reading) -> None:
+        """Send everything that the session of a stream holds. Agents drop what they know."""
+        found = [(key, reader.get(key)) for key in list(reader.scan(keys.assignments(stream.session_id)))]
+        self._deliver(stream, [(key, row) for key, row in found if isinstance(row, Assignment)], reader)
 
     def _on_applied(self, applied: Applied) -> None:
         """Deliver what a batch holds for the sessions of this node."""
