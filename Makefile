@@ -12,6 +12,9 @@
 #   make docs       write the pages of docs/ anew, from runs of the demos and of the fault matrix
 #   make museum     write the page of planted faults anew
 #   make simulation SEEDS=1000   run three simulated nodes through as many storms; SEED=7 replays one
+#   make kills ROUNDS=100      kill all of three real nodes at once under load, so many times
+#   make powercuts ROUNDS=20   cut the power of all of their disks, as root
+#   make failovers KILLS=20    measure how long nothing is decided when a leader is killed
 #   make bench      measure; BENCH="--help" shows how
 #   make clean      remove the environments and what tools left behind
 
@@ -26,13 +29,15 @@ PYTEST_ARGS ?=
 JOBS ?= 2
 PARALLEL := --numprocesses $(JOBS) --dist worksteal
 BENCH ?=
+ROUNDS ?= 20
+KILLS ?= 20
 SEEDS ?= 1000
 SEED ?=
 
 # Root tests are asked for when this is root; otherwise pytest's summary says what was left out.
 ROOT_FLAG := $(if $(filter 0,$(shell id -u)),--root)
 
-.PHONY: demo demo-cluster env test check format-check lint types protos-fresh buf tests-all format protos baseline docs museum simulation bench clean
+.PHONY: demo demo-cluster env test check format-check lint types protos-fresh buf tests-all format protos baseline docs museum simulation kills powercuts failovers bench clean
 
 demo: $(VENV)/.stamp-server
 	$(BIN)/stepward demo
@@ -94,6 +99,15 @@ museum: env
 
 simulation: env
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+
+kills: env
+	$(BIN)/python -m tests.cluster.test_node_kills --rounds $(ROUNDS)
+
+powercuts: env
+	$(BIN)/python -m tests.cluster.test_node_disks --rounds $(ROUNDS)
+
+failovers: env
+	$(BIN)/python -m tests.cluster.failovers --kills $(KILLS)
 
 bench: env
 	$(BIN)/python -m loadtest.bench $(BENCH)

@@ -44,15 +44,20 @@ class Rig:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        others = [child for child in (self._server, self._travel) if child]
+        others = self.children()
         for child in (*self.agents.values(), *others):
             # One that a failed test has left paused would not hear that it is to end.
             child.resume()
         stop_all(list(self.agents.values()))
         stop_all(others)
 
+    def children(self) -> list[Child]:
+        """All but the agents, which end first."""
+        return [child for child in (self._server, self._travel) if child]
+
     @property
     def address(self) -> str:
+        """What agents are told of where the cluster is."""
         return self.server.address
 
     @property
