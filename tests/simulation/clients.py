@@ -32,11 +32,13 @@ class Known:
 class _Call:
     """One thing that a client wants, until it has an answer that says something."""
 
-    def __init__(self, asks: str, what: Any, job_id: str, floor: int) -> None:
+    def __init__(self, asks: str, what: Any, job_id: str, floor: int, final: str = "") -> None:
         self.asks = asks
         self.what = what
         self.job_id = job_id
+        # What was known when it was asked: whoever asks at the same time may be told less.
         self.floor = floor
+        self.final = final
 
 
 class Client:
@@ -78,7 +80,7 @@ class Client:
             self._begin(_Call("command", command, job_id, world.oracle.acknowledged))
         else:
             job_id = rng.choice(list(world.jobs))
-            self._begin(_Call("get", job_id, job_id, world.oracle.acknowledged))
+            self._begin(_Call("get", job_id, job_id, world.oracle.acknowledged, world.jobs[job_id].final))
 
     def _submission(self, key: str) -> SubmitJob:
         definition = self._rng.choice(self._world.definitions)
@@ -190,8 +192,8 @@ class Client:
                 oracle.counts["gets"] += 1
                 if not state:
                     oracle.red("lost job", f"{job_id} was acknowledged, and is not found at {sequence}")
-                if known.final and state != known.final:
-                    oracle.red("not final", f"{job_id} was {known.final}, and is {state or 'not found'} at {sequence}")
+                if call.final and state != call.final:
+                    oracle.red("not final", f"{job_id} was {call.final}, and is {state or 'not found'} at {sequence}")
                 if state in _FINAL:
                     known.final = state
             case Rejection():

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from tests.simulation.agenda import MS
+from tests.simulation.agenda import MS, SECOND
+from tests.simulation.oracle import ViolationError
 
 if TYPE_CHECKING:
     import random
@@ -23,6 +24,8 @@ _CONNECT_TIMEOUT_US: Final = 500 * MS
 # Messages that may wait on one connection; above that whoever sends gives it up.
 QUEUED_MAX: Final = 2_000
 _LATE_MAX: Final = 20
+# What one node says to another: three hundred at the most, when all is well.
+MESSAGES_A_SECOND_MAX: Final = 1_000
 
 
 class Party(Protocol):
@@ -89,6 +92,8 @@ class Connection:
         way.arrives_us = max(way.arrives_us, way.free_us + network.latency_us(sender.name, to.name))
         way.queue.append((way.arrives_us, message))
         network.messages += 1
+        if self.kind.startswith("replicate"):
+            network.judge_rate(sender.name, to.name)
         if len(way.queue) > QUEUED_MAX:
             network.counts["queue_full"] += 1
             self.close()
@@ -147,10 +152,20 @@ class Network:
         # Bytes a millisecond in each direction of a pair; 0: more than anybody sends.
         self.bytes_a_ms = 0
         self._connections: list[Connection] = []
+        # By direction: a second, and how many messages of the logbook were sent in it.
+        self._rates: dict[tuple[str, str], tuple[int, int]] = {}
         self._parties: dict[str, Party] = {}
         self._cuts: Counter[tuple[str, str]] = Counter()
         self._cut_since: dict[tuple[str, str], int] = {}
         self._slow_us: dict[tuple[str, str], int] = {}
+
+    def judge_rate(self, sender: str, to: str) -> None:
+        """Nodes that answer each other without end say so much that nobody gets anything done."""
+        second = self.agenda.now_us // SECOND
+        before, count = self._rates.get((sender, to), (second, 0))
+        self._rates[sender, to] = (second, count + 1 if before == second else 1)
+        if count > MESSAGES_A_SECOND_MAX:
+            raise ViolationError("flood", f"{sender} has sent {to} {count} messages in one second")
 
     def attach(self, party: Party) -> None:
         """From now on this is the process that runs on its machine."""

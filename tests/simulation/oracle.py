@@ -34,6 +34,9 @@ SAYS_NOTHING = frozenset(
 )
 
 
+# A term without a leader is one in which two stood at once, or whoever was elected ended at once.
+TERMS_A_LEADER_MAX = 2
+TERMS_MORE_MAX = 5
 # No machine's clock is faster than this.
 _FASTEST = 1 + DRIFT_MAX
 
@@ -213,6 +216,9 @@ class Oracle:
         heads = {standing.head.hash for standing in standings.values()}
         if len(heads) != 1:
             self.red("not equal", str({node_id: short(one) for node_id, one in standings.items()}))
+        term = max(standing.term for standing in standings.values())
+        if term > TERMS_A_LEADER_MAX * len(self._leaders) + TERMS_MORE_MAX:
+            self.red("terms", f"it is term {term}, after {len(self._leaders)} leaders")
         sequence = next(iter(standings.values())).head.sequence
         if sequence < self.acknowledged:
             self.red("lost", f"{self.acknowledged} was acknowledged, and the logbook ends at {sequence}")

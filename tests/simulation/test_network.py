@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from typing import Any
 
 import pytest
 
 from tests.simulation.agenda import MS, SECOND, Agenda
-from tests.simulation.network import QUEUED_MAX, Connection, Network
+from tests.simulation.network import MESSAGES_A_SECOND_MAX, QUEUED_MAX, Connection, Network
+from tests.simulation.oracle import ViolationError
 
 
 class End:
@@ -35,12 +37,12 @@ class End:
 class Pair:
     """Two nodes and a connection between them."""
 
-    def __init__(self, seed: int = 1) -> None:
+    def __init__(self, seed: int = 1, *, kind: str = "replicate") -> None:
         self.agenda = Agenda()
         self.network = Network(self.agenda, random.Random(seed))
         self.network.late_share = 0.0
         self.one, self.two = End(self.network, "n1"), End(self.network, "n2")
-        self.network.connect(self.one, "n2", "replicate")
+        self.network.connect(self.one, "n2", kind)
         self.run(1)
         self.connection = self.one.connections[0]
 
@@ -164,11 +166,20 @@ def test_process_that_was_killed_is_missed_at_once() -> None:
 @pytest.mark.parametrize(("count", "stands"), [(QUEUED_MAX, True), (QUEUED_MAX + 1, False)])
 def test_queue_is_bounded(count: int, stands: bool) -> None:
     """Whoever does not read loses the connection, not us our memory."""
-    pair = Pair()
+    pair = Pair(kind="agent")
     pair.network.cut("n1", "n2")
     pair.send(*range(count))
 
     assert pair.connection.open is stands
+
+
+@pytest.mark.parametrize(("count", "stands"), [(MESSAGES_A_SECOND_MAX + 1, True), (MESSAGES_A_SECOND_MAX + 2, False)])
+def test_flood_is_noticed(count: int, stands: bool) -> None:
+    """Two nodes that answer each other for ever make no progress, and no rule of theirs is broken."""
+    pair = Pair()
+    pair.run(1)
+    with contextlib.nullcontext() if stands else pytest.raises(ViolationError, match="flood"):
+        pair.send(*range(count))
 
 
 def test_healing_mends_everything() -> None:

@@ -118,6 +118,11 @@ def lost_at_rest(oracle: Oracle) -> None:
     oracle.at_rest({"n1": standing(6), "n2": standing(6)})
 
 
+def terms(oracle: Oracle) -> None:
+    oracle.stepped("n1", standing(1, leader_id="n1"))
+    oracle.at_rest({"n1": standing(3, term=8), "n2": standing(3, term=8)})
+
+
 WRONG: list[tuple[Callable[[Oracle], None], str]] = [
     (two_leaders, "two leaders"),
     (two_epochs, "two epochs"),
@@ -136,6 +141,7 @@ WRONG: list[tuple[Callable[[Oracle], None], str]] = [
     (read_leases, "two read leases"),
     (not_equal, "not equal"),
     (lost_at_rest, "lost"),
+    (terms, "terms"),
 ]
 
 
