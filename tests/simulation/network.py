@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.simulation.agenda import Agenda
 
 # A connection on which nothing is acknowledged for so long is given up.
-_KEEPALIVE_US: Final = (1_000 * MS, 2_500 * MS)
+KEEPALIVE_US: Final = (1_000 * MS, 2_500 * MS)
 _CONNECT_TIMEOUT_US: Final = 500 * MS
 # Messages that may wait on one connection; above that whoever sends gives it up.
 QUEUED_MAX: Final = 2_000
@@ -173,11 +173,20 @@ class Network:
 
     def detach(self, party: Party, *, silently: bool) -> None:
         """A process has ended; `silently`: its machine has, too, so nobody is told but by the silence."""
-        for connection in [one for one in self._connections if party in (one.client, one.server)]:
+        for connection in self._connections_of(party):
             if silently:
-                self.agenda.after(self.rng.uniform(*_KEEPALIVE_US), connection.close)
+                self.agenda.after(self.rng.uniform(*KEEPALIVE_US), connection.close)
             else:
                 connection.close()
+
+    def give_up(self, party: Party) -> None:
+        """A process has not answered for too long; what has reached its machine it will read when it goes on."""
+        for connection in self._connections_of(party):
+            self.counts["given_up"] += 1
+            connection.close()
+
+    def _connections_of(self, party: Party) -> list[Connection]:
+        return [one for one in self._connections if party in (one.client, one.server)]
 
     def connect(self, client: Party, to_name: str, kind: str) -> None:
         """Connect: `client` is told by `accept`, or by `closed` with a connection that did not come to be."""
@@ -234,7 +243,7 @@ class Network:
                 self._judge_later(connection, (sender, to), since)
 
     def _judge_later(self, connection: Connection, way: tuple[str, str], since: int) -> None:
-        self.agenda.after(self.rng.uniform(*_KEEPALIVE_US), self._judge, connection, way, since)
+        self.agenda.after(self.rng.uniform(*KEEPALIVE_US), self._judge, connection, way, since)
 
     def _judge(self, connection: Connection, way: tuple[str, str], since: int) -> None:
         """Give a connection up on which a direction was cut all the time: its other end cannot be heard."""

@@ -29,6 +29,7 @@ from tests.simulation.agent_streams import AgentStreams
 from tests.simulation.disk import PageStore
 from tests.simulation.fetching import Fetching
 from tests.simulation.forwarding import Forwarding
+from tests.simulation.network import KEEPALIVE_US
 from tests.simulation.oracle import Promise, short
 from tests.simulation.supervision import Supervision
 
@@ -63,6 +64,7 @@ class Process:
         self.oracle = world.oracle
         self.dead = False
         self.paused = False
+        self._pauses = 0
         self._deferred: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self.store = PageStore(machine.device)
         self.identity = open_identity(self.store)
@@ -131,8 +133,14 @@ class Process:
             act(*arguments)
 
     def pause(self) -> None:
-        """It stands still, between any two of its instructions."""
+        """It stands still, between any two of its instructions. Others give it up after a while."""
         self.paused = True
+        self._pauses += 1
+        self.agenda.after(self.rng.uniform(*KEEPALIVE_US), self._give_up, self._pauses)
+
+    def _give_up(self, pause: int) -> None:
+        if self.paused and pause == self._pauses:
+            self.world.network.give_up(self)
 
     def resume(self) -> None:
         """It goes on, and finds everything that has happened since."""
