@@ -60,8 +60,9 @@ class Hand:
         """Let time pass; what leaves."""
         self.now_ms += ms
         self.engine.tick(self.now_ms)
+        appends = self.engine.release_appends()
         self.store.commit()
-        return [Said(frame.peer_id, frames.decode(frame.content)) for frame in self.engine.release()]
+        return [Said(frame.peer_id, frames.decode(frame.content)) for frame in (*appends, *self.engine.release())]
 
     def heard(self, *peers: str, ms: int = 10) -> list[frames.Message]:
         """Let time pass; what leaves to these peers."""

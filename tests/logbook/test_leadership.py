@@ -21,7 +21,9 @@ from stepward.server.logbook.frames import (
     Vote,
 )
 from stepward.server.logbook.outbox import Arrived, ReplicaLimits, Transfer
+from stepward.server.logbook.raft import ELECTION_MAX_MS
 from stepward.server.store import facts
+from stepward.server.store.memory import MemoryStore
 from tests.logbook import toy
 from tests.logbook.toy import Add, Ask, Counted, answers, at, proposals, reasons
 
@@ -94,6 +96,62 @@ def test_proposal_leaves_in_its_step() -> None:
     replica.step(at(730), proposals(Add()))
 
     assert replica.entries_sent() == [replica._journal[-1][0]]
+
+
+def test_followers_write_a_batch_while_the_leader_does() -> None:
+    """What it sends them promises nothing, so it leaves first; what it tells others does not."""
+    replica = leading()
+    store = replica._store
+    assert isinstance(store, MemoryStore)
+    before = store._entries.committed.copy()
+    began = replica.begin(at(730), toy.proposals(Add()))
+
+    assert [type(frames.decode(frame.content)) for frame in began] == [Append]
+    assert store._entries.committed == before
+
+    outbox = replica.finish()
+    assert store._entries.committed != before
+    assert (outbox.answers, outbox.frames, outbox.is_deciding) == ([], [], True)
+
+
+def test_what_promises_something_leaves_behind_the_flush() -> None:
+    replica = toy.pair()
+    replica.step(at(0), [])
+    message = Arrived("n2", 1, frames.encode(Append(1, 1, 0, 1, 1, 1, [])))
+
+    assert replica.begin(at(100), [message]) == []
+    assert [type(frames.decode(frame.content)) for frame in replica.finish().frames] == [AppendAnswer]
+
+
+def test_step_that_is_not_finished_is_the_last() -> None:
+    replica = leading()
+    replica.begin(at(730), [])
+
+    with pytest.raises(ReplicaStopped):
+        replica.begin(at(731), [])
+
+
+def test_leader_wakes_when_it_has_to_say_that_it_lives() -> None:
+    replica = leading()
+    woken, now_ms, sent = 0, 800, 0
+    while now_ms < 1_310:
+        replica.peer.acknowledge()
+        outbox = replica.step(at(now_ms), [])
+        now_ms, woken, sent = outbox.wake_at_ms - toy.START.steady_ms, woken + 1, sent + len(outbox.frames)
+
+    # 51 ms apart: pysyncobj waits for more than the 50 ms to be over.
+    assert (woken, sent) == (10, 10)
+
+
+def test_follower_wakes_when_it_would_stand() -> None:
+    replica = toy.pair()
+    replica.step(at(0), [])
+    now_ms = 0
+    while not replica.said(PreVoteRequest):
+        outbox = replica.step(at(now_ms), [])
+        now_ms = outbox.wake_at_ms - toy.START.steady_ms
+        assert now_ms <= ELECTION_MAX_MS + 1
+        assert outbox.wake_at_ms <= at(now_ms).steady_ms + ReplicaLimits().idle_ms
 
 
 def test_large_batch_travels_in_one_piece() -> None:

@@ -121,6 +121,8 @@ class Host:
         self.proposed = []
         self.engine.tick(now_ms)
         self.journal.compact()
+        for frame in self.engine.release_appends():
+            self.three.put(self.node_id, frame.peer_id, frame.content)
         self.store.commit()
         for frame in self.engine.release():
             self.three.put(self.node_id, frame.peer_id, frame.content)

@@ -34,6 +34,7 @@ from stepward.server.logbook.outbox import (
     Condition,
     Confirm,
     Confirmed,
+    Frame,
     Instant,
     Letter,
     Outbox,
@@ -103,6 +104,7 @@ class PlayedReplica:
         self._rng = random.Random(1)
         self._confirms: list[object] = []
         self.steps: list[Sequence[Letter]] = []
+        self._begun: tuple[Instant, Sequence[Letter]] = Instant(0, 0), ()
 
     @property
     def standing(self) -> Standing:
@@ -112,8 +114,14 @@ class PlayedReplica:
         contact = CLOCK.steady_ms() if leads else self._contact_at_ms
         return Standing(leads, self._head.epoch, self._term, self._head, leader_id, lease, contact)
 
-    def step(self, now: Instant, inbox: Sequence[Letter]) -> Outbox:
+    def begin(self, now: Instant, inbox: Sequence[Letter]) -> list[Frame]:
+        """It has nothing to say to the others: what they need stands in the log."""
+        self._begun = now, inbox
+        return []
+
+    def finish(self) -> Outbox:
         """Follow the log; decide if this node leads, or thinks that it does."""
+        now, inbox = self._begun
         if inbox:
             self.steps.append(inbox)
         log, answers, applied = self.log, list[Answered](), list[Applied]()

@@ -15,7 +15,7 @@ from stepward.server.api.watch import Following
 from stepward.server.core import keys, rows
 from stepward.server.core.rejections import Reason, Refused
 from stepward.server.core.rows import JOB_STATES_FINAL, StepState
-from stepward.server.shard import Reading
+from stepward.server.reading import Reading
 from stepward.server.store.live import CommittedRows
 from stepward.v1 import job_service_pb2
 from tests.core.test_histories import History

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from stepward.server.core.commands import AnyCommand, Command
     from stepward.server.core.decide import Moment
     from stepward.server.core.reader import Reader
-    from stepward.server.logbook.outbox import Letter, Standing
+    from stepward.server.logbook.outbox import Frame, Letter, Standing
     from tests.simulation.machine import Machine
     from tests.simulation.network import Connection
     from tests.simulation.tickets import Ticket
@@ -186,12 +186,20 @@ class Process:
         self._busy, self._step_at_us = True, None
         self.fetching.install_if_ready()
         letters, self._letters = self._letters, []
-        outbox = self.replica.step(self._now(), letters)
+        # As a node does: what promises nothing is on its way while the disk works, also when that takes it all away.
+        self._send(self.replica.begin(self._now(), letters))
+        outbox = self.replica.finish()
         device = self.machine.device
         took_us = device.take_took_us()
         self.replica.note_flush(took_us / MS)
         took_us += int(self.rng.uniform(*_STEP_US))
         self.agenda.after(took_us, self.when_awake, self._release, outbox)
+
+    def _send(self, frames: Sequence[Frame]) -> None:
+        for frame in frames:
+            stream = self._streams.get(frame.peer_id)
+            if stream is not None:
+                stream.send(self, frame.content, len(frame.content) + _FRAME_BYTES)
 
     def _release(self, outbox: Outbox) -> None:
         """The step is over and flushed: let out what it gave."""
@@ -200,10 +208,7 @@ class Process:
         self.oracle.stepped(self.name, self.standing)
         if before.leader_id != self.standing.leader_id:
             self.forwarding.follow()
-        for frame in outbox.frames:
-            stream = self._streams.get(frame.peer_id)
-            if stream is not None:
-                stream.send(self, frame.content, len(frame.content) + _FRAME_BYTES)
+        self._send(outbox.frames)
         for answered in outbox.answers:
             ticket: Ticket = answered.token  # type: ignore[assignment]  # tokens are the tickets that went in
             self.oracle.answered(self.name, answered.answer, answered.sequence, floor=ticket.floor)

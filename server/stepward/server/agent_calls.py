@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from stepward.server.core.limits import Limits
     from stepward.server.logbook.replica import Applied
     from stepward.server.observe import Counters
-    from stepward.server.shard import Reading, Shard
+    from stepward.server.reading import Reading
+    from stepward.server.shard import Shard
 
 _FOLLOWED: Final = keys.ASSIGNMENT + keys.SESSION
 

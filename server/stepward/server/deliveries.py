@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from stepward.server.core.rows import Assignment
     from stepward.server.core.views import OfferView
     from stepward.server.observe import Counters
-    from stepward.server.shard import Reading
+    from stepward.server.reading import Reading
 
 # An agent may send this often within a TTL.
 HEARTBEATS_A_TTL: Final = 6

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from stepward.server.core.commands import Answer, AnyCommand, ApplyDefinition, SubmitJob
     from stepward.server.job_ids import JobIds
     from stepward.server.logbook.replica import Applied
-    from stepward.server.shard import Reading, Shard
+    from stepward.server.reading import Reading
+    from stepward.server.shard import Shard
 
 A = TypeVar("A")
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from types import TracebackType
 
-    from stepward.server.shard import Reading, Shard
+    from stepward.server.reading import Reading
+    from stepward.server.shard import Shard
 
 
 class CurrentRows:

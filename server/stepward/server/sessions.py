@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from stepward.server.interceptor import Context
     from stepward.server.logbook.replica import Applied
     from stepward.server.observe import Counters
-    from stepward.server.shard import Reading, Shard
+    from stepward.server.reading import Reading
+    from stepward.server.shard import Shard
 
 HELLO_MS_MAX: Final = 10_000
 _FOLLOWED: Final = keys.ASSIGNMENT + keys.SESSION

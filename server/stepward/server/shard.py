@@ -10,15 +10,16 @@ import asyncio
 import time
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stepward.server import observe
 from stepward.server.core import keys
 from stepward.server.core.rejections import Reason, Rejection
 from stepward.server.gathering import INTAKE_SLICES, SLICE_MS, Gathering
-from stepward.server.logbook.outbox import Arrived, Confirm, Confirmed, Instant, Linked, Proposal, Unlinked
+from stepward.server.logbook.outbox import Arrived, Confirm, Instant, Linked, Proposal, Unlinked
+from stepward.server.reading import Reading
 from stepward.server.row_passing import RowPassing
-from stepward.server.tickets import FutureTicket
+from stepward.server.tickets import FutureTicket, ReaderPlace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -27,18 +28,14 @@ if TYPE_CHECKING:
     from stepward.server.config import NodeConfig
     from stepward.server.core.commands import Answer, AnyCommand
     from stepward.server.core.rows import Row
-    from stepward.server.logbook.outbox import Applied, Condition, Frame, Letter, Standing
+    from stepward.server.logbook.outbox import Applied, Condition, Frame, Letter, Outbox, Standing
     from stepward.server.logbook.replica import Replica
     from stepward.server.observe import Counters
     from stepward.server.peers.forwarding import Forwarding
-    from stepward.server.store.live import CommittedRows
     from stepward.server.tickets import ReaderTicket, Ticket
 
 # Commands at which gathering ends: about as many as the replica decides in one batch.
 GATHERED_MAX: Final = 2_000
-# Definitions that are kept decoded for readers.
-_DEFINITIONS_KEPT_MAX: Final = 256
-
 _log = observe.logger("shard")
 
 
@@ -57,28 +54,12 @@ def changed(applied: Applied, kinds: bytes) -> Iterator[tuple[bytes, Row | None]
             yield key, None
 
 
-class Reading:
-    """Committed rows, with definitions decoded once: their key is their hash, so they cannot change."""
+class _Step(NamedTuple):
+    """A step that is begun."""
 
-    def __init__(self, committed: CommittedRows, definitions: dict[bytes, Row]) -> None:
-        self._committed = committed
-        self._definitions = definitions
-        self.scan = committed.scan
-        self.count = committed.count
-        self.head = committed.head
-
-    def get(self, key: bytes) -> Row | None:
-        """The row under `key`, decoded."""
-        if key[:1] != keys.DEFINITION_BODY:
-            return self._committed.get(key)
-        row = self._definitions.get(key)
-        if row is None:
-            row = self._committed.get(key)
-            if row is not None:
-                if len(self._definitions) >= _DEFINITIONS_KEPT_MAX:
-                    self._definitions.clear()
-                self._definitions[key] = row
-        return row
+    has_heard: bool
+    commands: int
+    took_s: float
 
 
 class Shard:
@@ -112,6 +93,9 @@ class Shard:
         self._timer_is_tick = False
         # Whether the next turn of the loop steps.
         self._is_soon = False
+        # The step that is begun and not flushed, and whether the last one left a batch on its way to the others.
+        self._open_step: _Step | None = None
+        self._is_deciding = False
         self._gathering = Gathering(config.gather_ms_max, config.gather_ms_max_slow)
         self._listeners: list[Callable[[Applied], None]] = []
         self._standing_listeners: list[Callable[[Standing], None]] = []
@@ -227,6 +211,9 @@ class Shard:
 
     def stop(self) -> None:
         """Let go of the replica. Who still waits is told what is known of the command. Safe to repeat."""
+        if self._open_step is not None:
+            # What it decided is on its way already.
+            self._finish(self._open_step)
         if self._stopped:
             return
         self._stopped = True
@@ -297,7 +284,7 @@ class Shard:
         elif self._stopped:
             ticket.refused(Rejection(Reason.NODE_DRAINING, "this node is shutting down; ask another node"))
         else:
-            reader = _Reader(self, ticket)
+            reader = ReaderPlace(ticket, lambda: self._standing.head.sequence)
             self._proposed.add(reader)
             self._letters.append(Confirm(reader))
             self._hurry()
@@ -307,8 +294,11 @@ class Shard:
         self._answer(ticket, answer)
 
     def _wake(self) -> None:
-        """Step soon; under load after the gathering delay, so that what arrives meanwhile shares the flush."""
-        if self._timer is not None and not self._timer_is_tick:
+        """Step soon; under load after the gathering delay, so that what arrives meanwhile shares the flush.
+
+        While a batch is on its way there is nothing that a step could do: what brings it on steps anyway.
+        """
+        if self._is_deciding or (self._timer is not None and not self._timer_is_tick):
             return
         wait_ms = self._gathering.first_ms
         if wait_ms > 0:
@@ -359,21 +349,47 @@ class Shard:
         self._timer, self._is_soon = None, False
         if self._stopped:
             return
+        began = time.perf_counter()
         commands = len(self._renewals) + len(self._commands)
         inbox = self._take()
         now = Instant(self._clock.steady_ms(), self._clock.wall_ms())
-        began = time.perf_counter()
         try:
-            outbox = self._replica.step(now, inbox)
+            frames = self._replica.begin(now, inbox)
         except Exception as error:  # noqa: BLE001 - whatever it was, a replica that raised may never be asked again
             self._fail(error)
             return
-        self._counters.steps += 1
         self._stepped_at_ms = now.steady_ms
-        if inbox:
-            self._counters.step_s.note(time.perf_counter() - began)
-        if commands:
-            self._gathering.learn(commands, (time.perf_counter() - began) * 1_000)
+        step = _Step(bool(inbox), commands, time.perf_counter() - began)
+        if frames:
+            # They are on their way in the next turn of the loop, and this node flushes while the others do.
+            self._send(frames)
+            self._open_step, self._is_soon, self._timer_is_tick = step, True, False
+            self._timer = self._loop.call_soon(self._finish, step)
+        else:
+            self._finish(step)
+
+    def _finish(self, step: _Step) -> None:
+        """Flush what the step has written, and hand out what came of it."""
+        self._timer, self._is_soon, self._open_step = None, False, None
+        began = time.perf_counter()
+        try:
+            outbox = self._replica.finish()
+        except Exception as error:  # noqa: BLE001 - as above
+            self._fail(error)
+            return
+        self._learn(step, step.took_s + time.perf_counter() - began)
+        self._hand_out(outbox)
+        self._schedule_next(outbox.wake_at_ms)
+
+    def _learn(self, step: _Step, took_s: float) -> None:
+        self._counters.steps += 1
+        if step.has_heard:
+            self._counters.step_s.note(took_s)
+        if step.commands:
+            self._gathering.learn(step.commands, took_s * 1_000)
+
+    def _hand_out(self, outbox: Outbox) -> None:
+        self._is_deciding = outbox.is_deciding
         self._standing, before = outbox.standing, self._standing
         if self._standing.leader_id not in ("", self._leader_seen):
             self._leader_seen = self._standing.leader_id
@@ -393,7 +409,6 @@ class Shard:
             self._publish(applied)
         if _told_apart(before) != _told_apart(self._standing):
             self._tell_standing()
-        self._schedule_next(outbox.wake_at_ms)
 
     def _fail(self, error: Exception) -> None:
         _log.critical("replica_stopped", exc_info=True)
@@ -414,7 +429,7 @@ class Shard:
     def _schedule_next(self, wake_at_ms: int) -> None:
         if self._stopped or (self._timer is not None and not self._timer_is_tick):
             return
-        if self._letters or self._commands or self._renewals:
+        if self._letters or ((self._commands or self._renewals) and not self._is_deciding):
             self._schedule(0, is_tick=False)
             return
         wait_ms, slice_ms = wake_at_ms - self._clock.steady_ms(), self._gathering.intake_ms / INTAKE_SLICES
@@ -469,22 +484,3 @@ def _nobody(frames: Sequence[Frame]) -> None:
 
 def _nobody_said(peer_id: str) -> None:
     raise AssertionError(f"a node without peers has heard {peer_id}")
-
-
-class _Reader:
-    """A reader's place in the inbox of the replica."""
-
-    __slots__ = ("_shard", "_ticket")
-
-    def __init__(self, shard: Shard, ticket: ReaderTicket) -> None:
-        self._shard = shard
-        self._ticket = ticket
-
-    def answered(self, answer: object) -> None:
-        """See `Ticket`."""
-        if isinstance(answer, Confirmed):
-            # The head of now is at least as new as that of the moment when he asked.
-            self._ticket.confirmed(self._shard.standing.head.sequence)
-        else:
-            assert isinstance(answer, Rejection), answer
-            self._ticket.refused(answer)

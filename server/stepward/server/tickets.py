@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from stepward.server.core.rejections import Refused
+from stepward.server.core.rejections import Refused, Rejection
+from stepward.server.logbook.outbox import Confirmed
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable
 
     from stepward.server.core.commands import Answer
-    from stepward.server.core.rejections import Rejection
 
 
 class Ticket(Protocol):
@@ -64,3 +65,23 @@ class FutureReaderTicket:
         """See `ReaderTicket`."""
         if not self.future.done():
             self.future.set_exception(Refused(rejection))
+
+
+class ReaderPlace:
+    """A reader's place in the inbox of the replica."""
+
+    __slots__ = ("_sequence", "_ticket")
+
+    def __init__(self, ticket: ReaderTicket, sequence: Callable[[], int]) -> None:
+        """`sequence`: of the head, as it is then."""
+        self._ticket = ticket
+        self._sequence = sequence
+
+    def answered(self, answer: object) -> None:
+        """See `Ticket`."""
+        if isinstance(answer, Confirmed):
+            # The head of now is at least as new as that of the moment when he asked.
+            self._ticket.confirmed(self._sequence())
+        else:
+            assert isinstance(answer, Rejection), answer
+            self._ticket.refused(answer)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from stepward.server.core.rejections import Violation
     from stepward.server.core.rows import DefinitionBody
     from stepward.server.gateway import Gateway
-    from stepward.server.shard import Reading
+    from stepward.server.reading import Reading
 
 
 class DefinitionService:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from stepward.server.core.rows import DefinitionBody, Event, History, Job
-    from stepward.server.shard import Reading
+    from stepward.server.reading import Reading
 
 
 class Place(NamedTuple):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from stepward.server.core.limits import Limits
     from stepward.server.gateway import Gateway
-    from stepward.server.shard import Reading
+    from stepward.server.reading import Reading
     from stepward.v1 import job_pb2
 
 # How long one slice may have the loop (ms). A lease has seconds, but each call that waits for the loop has less.

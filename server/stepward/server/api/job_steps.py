@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from stepward.server.core.limits import Limits
     from stepward.server.core.rows import DefinitionBody
     from stepward.server.core.views import JobView
-    from stepward.server.shard import Reading
+    from stepward.server.reading import Reading
     from stepward.v1 import job_pb2
 
 # Steps of one answer that speaks of a whole job. Who wants the others asks for the steps.

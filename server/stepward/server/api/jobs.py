@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from stepward.server.core.limits import Limits
     from stepward.server.core.views import JobView
     from stepward.server.gateway import Gateway
-    from stepward.server.shard import Reading
+    from stepward.server.reading import Reading
 
 HISTORY_PAGE_DEFAULT: Final = 200
 # Payloads of one call that are looked through in one turn of the loop.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from stepward.server.core.limits import Limits
     from stepward.server.core.views import JobView
     from stepward.server.gateway import Gateway
-    from stepward.server.shard import Reading
+    from stepward.server.reading import Reading
 
 A = TypeVar("A")
 

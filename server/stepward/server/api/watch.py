@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from stepward.server.core.limits import Limits
     from stepward.server.core.views import JobView
     from stepward.server.gateway import Gateway, Watcher
-    from stepward.server.shard import Reading
+    from stepward.server.reading import Reading
     from stepward.v1 import job_pb2
 
 # Events of one message: what happened while nobody watched may be much.

@@ -64,6 +64,11 @@ class Elections:
         """When a leader was last heard of; now when it is this node."""
         return self._raft.now_ms if self._raft.leads else self._heard_ms
 
+    @property
+    def stands_at_ms(self) -> int:
+        """When this node asks for votes if it hears nothing until then."""
+        return self._deadline_ms + 1
+
     def restart_timer(self) -> None:
         """A leader was heard of, or a vote given, or an election begun: leave time for what follows from it."""
         self._deadline_ms = self._raft.now_ms + self._rng.randint(ELECTION_MIN_MS, ELECTION_MAX_MS)

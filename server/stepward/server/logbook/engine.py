@@ -82,7 +82,7 @@ class Engine:
         self._newcomers = Newcomers(raft, post, self._contacts, self._quarantine)
         self._elections = Elections(raft, post, self._contacts, self._quarantine, rng)
         self._receiver = Receiver(raft, post, self._elections, self._quarantine)
-        self._sender = Sender(raft, post, self._contacts)
+        self._sender = Sender(raft, self._contacts)
         self._transfers = Transfers(raft, post, self._contacts)
         # By peer: the newest stream from it. What comes on an older one is late.
         self._connections: dict[str, int] = {}
@@ -173,9 +173,25 @@ class Engine:
         """Send a peer what is none of the engine's business."""
         self._post.put(peer_id, message)
 
+    def release_appends(self) -> list[Frame]:
+        """What a leader sends its followers. It may leave before what was written is durable: it promises nothing.
+
+        That this node leads was durable before anybody voted for it. And it counts itself among those that hold an
+        entry only when another one has answered for that entry, which is heard in a later step, behind the flush.
+        """
+        return self._sender.release()
+
+    def due_at_ms(self, tick_ms: int) -> int:
+        """When time alone moves something next, on the steady clock; `tick_ms`: how long to wait for what has no timer.
+
+        It may be past, or too early; nothing happens without a tick.
+        """
+        if self._transfers.under_way or self._quarantine.active:
+            return self._raft.now_ms + tick_ms
+        return self._raft.append_at_ms if self._raft.leads else self._elections.stands_at_ms
+
     def release(self) -> list[Frame]:
-        """What is to be sent, in order. Call it when everything that was written is durable: messages are promises."""
-        self._sender.release()
+        """What else is to be sent, in order. Call it when everything that was written is durable: it is promises."""
         return self._post.take()
 
     # What the replica wants.

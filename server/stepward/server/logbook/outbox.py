@@ -172,6 +172,7 @@ class Outbox(NamedTuple):
     `fetch_from` names the node that leads when this one can only go on with all of its rows; it stays until it has
     them. `installed`: it has them since the last step, and whoever follows what is applied starts over from rows before
     it looks at `applied`. `unreadable` are peers of which something could not be read: the host closes their streams.
+    `is_deciding`: a batch is on its way to the others, so no proposal can be decided before one of them has answered.
     """
 
     answers: Sequence[Answered]
@@ -182,6 +183,7 @@ class Outbox(NamedTuple):
     fetch_from: str = ""
     installed: bool = False
     unreadable: Sequence[str] = ()
+    is_deciding: bool = False
 
 
 class Fetched(NamedTuple):
@@ -228,9 +230,9 @@ class ReplicaLimits(Struct, frozen=True):
     # How long a node whose disk is full leads before it hands over once more, in case leadership came back: when all
     # disks are full it should not go round and round, but say so.
     full_disk_leads_ms: int = 10_000
-    # How often the engine moves when nothing happens. Nobody depends on it in a cluster of one.
+    # How often the engine moves when nothing happens, and no timer of its own is due. Nobody depends on it.
     idle_ms: int = 100
-    # The same with peers: well below the 50 ms after which a leader says that it lives.
+    # How often it moves while it waits for something beside its own timers: a transfer, an epoch that opens.
     tick_ms: int = 20
     # A leader whose flush took longer gives up: a whole election would have been over, and the others have quick disks.
     flush_ms_max_leader: int = 600

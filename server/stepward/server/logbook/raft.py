@@ -292,6 +292,12 @@ class Raft:
         """How many others make a majority together with this node."""
         return (len(self.peers) + 1) // 2
 
+    @property
+    def append_at_ms(self) -> int:
+        """When this leader says next that it lives, if it says nothing before."""
+        # Up to the next millisecond: a tick a little too early does nothing.
+        return math.ceil(self._held._SyncObj__newAppendEntriesTime * 1_000) + 1
+
     def tick(self, *, stand: bool) -> None:
         """Let time pass: commits, applies, appends, and the one election if it shall stand."""
         self._held.stands = stand

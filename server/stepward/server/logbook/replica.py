@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from stepward.server.core.rows import Row
     from stepward.server.logbook.identity import Identity
+    from stepward.server.logbook.outbox import Frame
     from stepward.server.store.interface import Export, Incoming, Store
 
 __all__ = ["Answered", "Applied", "Decider", "Instant", "Outbox", "Proposal", "Replica", "ReplicaLimits", "Standing"]
@@ -130,7 +131,7 @@ class Replica:
         self._listener = Listener(engine=self._engine, questions=self._questions, head_age=self._head_age)
         self._free_bytes, self._free_bytes_at_ms = store.free_bytes(), now.steady_ms
         self._look_for_room_at_ms = now.steady_ms
-        self._stepped_at_ms = now.steady_ms
+        self._now = now
         self._flush_ms = 0.0
         self._installed = False
         self._unsound = False
@@ -138,23 +139,33 @@ class Replica:
         self._applied: list[Applied] = []
 
     def step(self, now: Instant, inbox: Sequence[Letter]) -> Outbox:
-        """Hear the peers, take in proposals, move the engine, decide at most one batch, flush, say what came of it.
+        """`begin` and `finish` in one, for a host that has nothing to gain from what may leave between them."""
+        frames = self.begin(now, inbox)
+        outbox = self.finish()
+        return outbox._replace(frames=[*frames, *outbox.frames]) if frames else outbox
 
-        Never waits for anything but the disk. Cheap when there is nothing to do. `now` is read after the inbox was
-        taken: whether this node still led when it was asked something is judged at that instant.
+    def begin(self, now: Instant, inbox: Sequence[Letter]) -> list[Frame]:
+        """Hear the peers, take in proposals, move the engine, decide at most one batch. `finish` has to follow.
+
+        Cheap when there is nothing to do. `now` is read after the inbox was taken: whether this node still led when it
+        was asked something is judged at that instant.
+
+        Returns:
+            Messages that promise nothing, and so may leave before the flush: the disks of the others then work beside
+            the one here. They come before the frames of the outbox.
 
         Raises:
             Diverged: The logbook holds a batch that does not continue ours. Nothing more will be applied or served;
                 the files are kept for a person.
             BatchUnreadable: The logbook holds an entry that this software cannot read.
             StoreFailed: The disk did not take a write.
-            ReplicaStopped: An earlier step raised; the process has to end.
+            ReplicaStopped: An earlier step raised, or was not finished; the process has to end.
         """
         if self._unsound:
             raise ReplicaStopped
         # Until this step has ended well: if it does not, what is in memory may be ahead of the disk.
         self._unsound = True
-        self._stepped_at_ms = now.steady_ms
+        self._now = now
         proposals = self._listener.hear(inbox, self._head, now)
         self._leave_slow_disk(now)
         self._engine.tick(now.steady_ms)
@@ -165,18 +176,28 @@ class Replica:
             self._answers += answers
         self._decide(now)
         self._journal.compact()
+        return self._engine.release_appends()
+
+    def finish(self) -> Outbox:
+        """Flush, and say what came of the step. Waits for nothing but the disk.
+
+        Raises:
+            StoreFailed: The disk did not take it.
+        """
+        assert self._unsound, "no step was begun"
         self._flush_before_outbox()
         messages = self._engine.release()
         self._unsound = False
         outbox = Outbox(
             self._answers,
             self._applied,
-            self._stand(now.steady_ms),
-            self._wake_at_ms(now),
+            self._stand(self._now.steady_ms),
+            self._wake_at_ms(self._now.steady_ms),
             messages,
             self._engine.behind,
             self._installed,
             self._listener.unreadable(),
+            is_deciding=self._in_flight is not None,
         )
         self._answers, self._applied, self._installed = [], [], False
         return outbox
@@ -184,7 +205,7 @@ class Replica:
     @property
     def standing(self) -> Standing:
         """What this replica was at the end of the last step."""
-        return self._stand(self._stepped_at_ms)
+        return self._stand(self._now.steady_ms)
 
     def condition(self) -> Condition:
         """What an operator asks for beside the standing."""
@@ -249,11 +270,12 @@ class Replica:
             IncomingFailed: The disk did not take it. Nothing has changed.
             StoreFailed, JournalCorrupt, ReplicaStopped: The process has to end.
         """
-        if self._unsound:
-            raise ReplicaStopped
         head = facts.decode_head(fetched.head)
+        # A leader's step may be begun and not finished.
         if fetched.applied_index <= self._journal.applied or self._engine.leads:
             return False
+        if self._unsound:
+            raise ReplicaStopped
         assert head.sequence >= self._head.sequence, (head, self._head)
         assert self._epoch_term is None, "who does not lead has closed its epoch"
         self._unsound = True
@@ -290,11 +312,16 @@ class Replica:
         # answers would leave before the disk has what they say.
         self._store.commit()
 
-    def _wake_at_ms(self, now: Instant) -> int:
+    def _wake_at_ms(self, now_ms: int) -> int:
         may_decide = self._live is not None and self._in_flight is None and not self._engine.transferring
         if may_decide and self._waiting:
-            return now.steady_ms
-        return now.steady_ms + (self._limits.tick_ms if self._peers else self._limits.idle_ms)
+            return now_ms
+        if not self._peers:
+            return now_ms + self._limits.idle_ms
+        # An epoch that cannot be opened yet and a question that is open wait for several things, time among them.
+        if self._questions or (self._live is None and self._engine.leads):
+            return now_ms + self._limits.tick_ms
+        return max(now_ms + 1, min(self._engine.due_at_ms(self._limits.tick_ms), now_ms + self._limits.idle_ms))
 
     def _leave_slow_disk(self, now: Instant) -> None:
         took_ms, self._flush_ms = self._flush_ms, 0.0

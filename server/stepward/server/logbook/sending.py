@@ -1,6 +1,6 @@
 """The side of a leader: which entries go to which follower, and what its answers mean.
 
-At most one round of appends leaves in a step, after everything of the step is known: so what is proposed and what is
+At most one round of appends leaves in a step, when everything of the step is known: so what is proposed and what is
 committed travel together, and a follower that is far behind gets a bounded number of bytes ahead of its answers.
 """
 
@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Final
 from stepward.server.logbook import frames
 from stepward.server.logbook.errors import FrameUnreadable
 from stepward.server.logbook.frames import UNKNOWN_AGE, Append, AppendAnswer, Compacted, FrameEntry
+from stepward.server.logbook.post import Post
 
 if TYPE_CHECKING:
     from stepward.server.logbook.contacts import Contacts
     from stepward.server.logbook.journal import Entry
-    from stepward.server.logbook.post import Post
+    from stepward.server.logbook.outbox import Frame
     from stepward.server.logbook.raft import Raft
 
 # One message holds so much, or one entry that is larger.
@@ -27,10 +28,11 @@ IN_FLIGHT_BYTES_MAX: Final = 4 << 20
 class Sender:
     """Sends this leader's entries."""
 
-    def __init__(self, raft: Raft, post: Post, contacts: Contacts) -> None:
+    def __init__(self, raft: Raft, contacts: Contacts) -> None:
         self._raft = raft
         self._journal = raft.journal
-        self._post = post
+        # Its own, since it is emptied before the flush.
+        self._post = Post()
         self._contacts = contacts
         # The number of the last round of appends that left; messages of one release share it.
         self.round = 0
@@ -78,21 +80,22 @@ class Sender:
         """A peer has seen a later term: this leader is over."""
         self._adopts_higher(peer_id, term)
 
-    def release(self) -> None:
-        """Put a round of appends to all followers for which one is due."""
+    def release(self) -> list[Frame]:
+        """A round of appends to all followers for which one is due."""
         if not self._raft.leads:
             self._due.clear()
-            return
+            return []
         if self._term != self._raft.term:
             self._term, self._rewound, self._sent_from = self._raft.term, {}, {}
         due = [peer for peer in self._raft.peers if peer in self._due and peer in self._raft.connected]
         self._due.clear()
         if not due:
-            return
+            return []
         self.round += 1
         encoded: dict[tuple[int, int], bytes] = {}
         for peer in due:
             self._send(peer, encoded)
+        return self._post.take()
 
     def _send(self, peer_id: str, encoded: dict[tuple[int, int], bytes]) -> None:
         """Everything that the follower lacks and that fits into what may be on its way, or that this leader lives."""
