@@ -20,7 +20,7 @@ from stepward.server.core.commands import (
     StreamClosed,
     Sweep,
 )
-from stepward.server.core.rejections import Reason, Refused
+from stepward.server.core.rejections import Reason, Refused, Rejection
 from stepward.server.peers.forwarding import HOPS_MAX
 from stepward.server.tickets import FutureTicket
 from tests.peers.twins import IDS, S, reason_of, twins, until
@@ -92,6 +92,34 @@ async def test_h051_answer_that_was_lost_with_the_leader_is_found_by_the_next_on
         first = await submitting
         again = await cluster["n3"].gateway.submit(node.submission(key="k"))
         assert (first.duplicate, again.duplicate, again.job_id) == (False, True, first.job_id)
+
+
+@pytest.mark.parametrize("reason", [Reason.OVERLOADED, Reason.DISK_FULL, Reason.INTERNAL])
+async def test_h051_second_try_that_meets_a_closed_door_says_nothing_of_the_first(
+    reason: Reason, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job is stored. A caller who was told that it never was would submit it again under another key."""
+    async with twins() as cluster, asyncio.timeout(S):
+        node, heir = cluster["n2"], cluster["n3"]
+        closed = Refused(Rejection(reason, "not now"))
+        monkeypatch.setattr(heir.admission, "admit", lambda *_: _raise(closed))
+        cluster["n1"].replica.answers_lost = 1
+        cluster["n1"].replica.hears = False
+        submitting = asyncio.ensure_future(node.gateway.submit(node.submission(key="k")))
+        await until(lambda: cluster.log.head.sequence >= 3)
+        await cluster.led_by("n3")
+        with pytest.raises(Refused) as unknown:
+            await submitting
+
+        assert unknown.value.rejection.reason is Reason.COMMIT_UNKNOWN
+        # What was sent once was refused, and that is all.
+        with pytest.raises(Refused) as refused:
+            await node.gateway.submit(node.submission(key="another"))
+        assert refused.value.rejection.reason is reason
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 async def test_submission_without_a_key_is_sent_once() -> None:

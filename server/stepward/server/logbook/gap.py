@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from stepward.server.core.rows import Head
     from stepward.server.logbook.engine import Engine
-    from stepward.server.logbook.journal import StoreJournal
+    from stepward.server.logbook.journal import Entry, StoreJournal
     from stepward.server.logbook.outbox import Instant
 
 # How long to wait for nodes that have not answered once a majority has: one of them may know exactly.
@@ -33,11 +33,11 @@ def entry_of(journal: StoreJournal, head_hash: bytes) -> int | None:
     """The index of the entry that holds this batch, if it is one of the journal's last."""
     hashed = 0
     for position in range(len(journal) - 1, -1, -1):
-        command, index = journal[position][0], journal[position][1]
-        if command[:1] != REGULAR:
+        entry: Entry = journal[position]
+        if entry.command[:1] != REGULAR:
             continue
-        if batches.hash_of(memoryview(command)[len(REGULAR) :]) == head_hash:
-            return int(index)
+        if batches.hash_of(memoryview(entry.command)[len(REGULAR) :]) == head_hash:
+            return entry.index
         hashed += 1
         if hashed == _HASHED_MAX:
             break

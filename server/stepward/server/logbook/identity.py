@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec import Struct, structs
 
-from stepward.server.logbook import batch, journal
+from stepward.server.logbook import batch, journal, quarantine
 from stepward.server.logbook.errors import ClusterAbsent, ClusterExists, DataLost, DirectoryTaken
 from stepward.server.store import facts
 from stepward.server.store.errors import StoreCorrupt
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from stepward.server.store.interface import Store
 
 _FIRST_INCARNATION: Final = 1
-# What a quarantine knows at its beginning, which is nothing: the logbook adds to it.
-_QUARANTINE_BEGUN: Final = msgspec.msgpack.encode({})
 # Names the cluster beside its data, so that a directory which has lost that is not taken for a new one.
 _MARK: Final = "cluster"
 
@@ -206,7 +204,7 @@ def join_cluster(store: Store, identity: Identity) -> None:
     """
     # Nothing of a head before the first batch but its hash is ever compared, and only the cluster's id makes that.
     _begin(store, identity, wall_ms=0)
-    store.put_fact(facts.QUARANTINE, _QUARANTINE_BEGUN)
+    quarantine.begin(store)
     store.commit()
 
 

@@ -189,14 +189,14 @@ class Replica:
         messages = self._engine.release()
         self._unsound = False
         outbox = Outbox(
-            self._answers,
-            self._applied,
-            self._stand(self._now.steady_ms),
-            self._wake_at_ms(self._now.steady_ms),
-            messages,
-            self._engine.behind,
-            self._installed,
-            self._listener.unreadable(),
+            answers=self._answers,
+            applied=self._applied,
+            standing=self._stand(self._now.steady_ms),
+            wake_at_ms=self._wake_at_ms(self._now.steady_ms),
+            frames=messages,
+            fetch_from=self._engine.behind,
+            installed=self._installed,
+            unreadable=self._listener.unreadable(),
             is_deciding=self._in_flight is not None,
         )
         self._answers, self._applied, self._installed = [], [], False
@@ -209,11 +209,10 @@ class Replica:
 
     def condition(self) -> Condition:
         """What an operator asks for beside the standing."""
-        first, last = self._journal[0][1], self._journal[-1][1]
         return Condition(
             waiting=len(self._waiting),
-            log_first_index=first,
-            log_last_index=last,
+            log_first_index=self._journal.first_index,
+            log_last_index=self._journal.last_index,
             elections=self._engine.elections,
             followers=self._engine.followers(),
         )
@@ -297,14 +296,14 @@ class Replica:
 
     def _stand(self, now_ms: int) -> Standing:
         return Standing(
-            self._live is not None,
-            self._head.epoch,
-            self._engine.term,
-            self._head,
-            self._engine.leader_id,
-            self._engine.lease_until_ms(now_ms),
-            self._engine.contact_at_ms,
-            self._engine.quarantined,
+            leads=self._live is not None,
+            epoch=self._head.epoch,
+            term=self._engine.term,
+            head=self._head,
+            leader_id=self._engine.leader_id,
+            lease_until_ms=self._engine.lease_until_ms(now_ms),
+            contact_at_ms=self._engine.contact_at_ms,
+            quarantined=self._engine.quarantined,
         )
 
     def _flush_before_outbox(self) -> None:

@@ -50,6 +50,8 @@ FRESHNESS_MS: Final = 1_000
 
 # Said by a node that has decided nothing, and that another one may decide.
 _ELSEWHERE: Final = frozenset({Reason.NOT_LEADER, Reason.NO_LEADER, Reason.NODE_DRAINING})
+# Said without a look at what was decided before: it tells nothing of the first time when it is said to the second.
+_WITHOUT_A_LOOK: Final = _ELSEWHERE | {Reason.OVERLOADED, Reason.DISK_FULL, Reason.INTERNAL}
 # What agents send may wait until their streams are ended for want of a leader; calls have callers who go elsewhere.
 _OF_AGENTS: Final = (ReportAttempts, CloseStream, DrainSession)
 # A renewal waits for less than the time to the next one, a sixth of a TTL, so that no two of a session can wait: what
@@ -368,10 +370,15 @@ class Forwarding:
         )
 
     def _last_word(self, errand: Errand, answer: Answer) -> Answer:
-        """What to tell of an errand that looks for a leader no longer."""
-        if self._stopped or not isinstance(answer, Rejection) or answer.reason not in _ELSEWHERE:
+        """What to tell of an errand that looks for a leader no longer.
+
+        One that was sent twice may have happened the first time, whatever the second one met.
+        """
+        if not isinstance(answer, Rejection):
             return answer
-        return _unknown() if errand.unknown else self.no_leader()
+        if errand.unknown and answer.reason in _WITHOUT_A_LOOK:
+            return _unknown()
+        return answer if self._stopped or answer.reason not in _ELSEWHERE else self.no_leader()
 
     def _read_answered(self, read: pb.ReadAnswer, asked_at_ms: int, questions: Iterable[Question]) -> None:
         if not read.rejection:
