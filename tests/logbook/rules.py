@@ -58,6 +58,7 @@ RULES: dict[str, Rule] = {
     "until then it acknowledges nothing": Rule(Quarantine, "_knows_terms", always(True)),
     "it holds what the leader held": Rule(Quarantine, "_holds_what_the_leader_held", always(True)),
     "the leader has committed": Rule(Quarantine, "_leader_has_committed", always(True)),
+    "who answers is not gone": Rule(Quarantine, "_is_alive", always(False)),
     "a newcomer has nothing": Rule(Newcomers, "_forget", always(None)),
     "pre-vote": Rule(Elections, "_ask_first", _stand_at_once),
     "a follower that hears its leader votes for nobody": Rule(Elections, "_follows_another", always(False)),

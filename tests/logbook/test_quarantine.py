@@ -4,7 +4,7 @@ import pytest
 
 from stepward.server.logbook import frames, quarantine, sending
 from stepward.server.logbook.errors import JournalCorrupt
-from stepward.server.logbook.quarantine import HELLO_PERIOD_MS
+from stepward.server.logbook.quarantine import ALIVE_MS, HELLO_PERIOD_MS
 from stepward.server.logbook.raft import ELECTION_MAX_MS, ELECTION_MIN_MS
 from stepward.server.store import facts
 from stepward.server.store.memory import MemoryStore
@@ -459,6 +459,41 @@ def test_recovery_is_refused(gone: set[str], reason: str) -> None:
     hand = newcomer()
 
     assert reason in hand.engine.recover(frozenset(gone), hand.now_ms)
+
+
+def test_two_wiped_nodes_cannot_each_be_told_that_the_other_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first word was needed: both wait for each other. With the second one they would elect one that is empty."""
+
+    def history() -> str:
+        three = Three().start()
+        commands = three.propose(three.elect("n1"), 10)
+        three.until(lambda: three.all_have(commands))
+        for wiped in (three["n2"], three["n3"]):
+            wiped.wipe()
+            wiped.start()
+        three.run(2_000)
+        assert three["n2"].engine.recover(frozenset({"n3"}), three.now_ms) == ""
+        three.isolate(three["n1"])
+        three.run(500)
+        assert not three["n2"].engine.quarantined
+        refused = three["n3"].engine.recover(frozenset({"n2"}), three.now_ms)
+        three.run(5_000)
+        three.heal()
+        three.until(lambda: three.all_have(commands))
+        return refused
+
+    assert "n2 answers this node" in history()
+    take_away(monkeypatch, "who answers is not gone")
+    with pytest.raises(Violation, match="lacks"):
+        history()
+
+
+@pytest.mark.parametrize(("after_ms", "refused"), [(ALIVE_MS - 1, True), (ALIVE_MS, False)])
+def test_who_has_answered_long_ago_may_be_gone(after_ms: int, refused: bool) -> None:
+    hand = newcomer()
+    tell(hand, "n3", 4)
+
+    assert bool(hand.engine.recover(frozenset({"n3"}), hand.now_ms + after_ms)) is refused
 
 
 def test_recovery_of_a_whole_node_is_refused() -> None:

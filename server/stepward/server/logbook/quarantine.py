@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 # How often a node says that it is there until it is whole: beside a catch-up that takes seconds, at once.
 HELLO_PERIOD_MS: Final = 100
+# Who has answered such a greeting within this time is not gone.
+ALIVE_MS: Final = 10 * HELLO_PERIOD_MS
 
 
 class State(Struct, frozen=True, forbid_unknown_fields=True):
@@ -69,7 +71,8 @@ class Quarantine:
         self._post = post
         self._incarnation = incarnation
         self._state = read(raft.journal.store)
-        self._answered: set[str] = set()
+        # When each voter has answered this incarnation last.
+        self._answered: dict[str, int] = {}
         # By the term that its sender led: what this node has to hold before it is whole.
         self._needed: dict[int, int] = {}
         self._next_hello_ms = raft.now_ms
@@ -101,7 +104,7 @@ class Quarantine:
             return
         if frame.term > self._raft.term:
             self._raft.adopt(peer_id, frame.term)
-        self._answered.add(peer_id)
+        self._answered[peer_id] = self._raft.now_ms
         # What leaders of older terms held is nothing to wait for.
         if frame.needed_index and frame.term >= max(self._needed, default=0):
             self._needed = {frame.term: frame.needed_index}
@@ -120,6 +123,9 @@ class Quarantine:
             return f"{', '.join(sorted(strangers))}: no other node of this cluster has that name"
         if len(self._raft.peers) - len(gone_ids) < self._raft.others_needed:
             return f"with {len(gone_ids)} of {len(self._raft.peers) + 1} nodes gone there is no majority left"
+        alive = sorted(filter(self._is_alive, gone_ids))
+        if alive:
+            return f"{', '.join(alive)} answers this node, and so is not gone; name only nodes that never will again"
         self._keep(State(self._state.terms_adopted, tuple(sorted(gone_ids))))
         self._adopt_terms()
         return ""
@@ -157,7 +163,12 @@ class Quarantine:
 
     def _all_have_answered(self) -> bool:
         assert self._state is not None
-        return self._answered >= set(self._raft.peers) - set(self._state.gone_ids)
+        return self._answered.keys() >= set(self._raft.peers) - set(self._state.gone_ids)
+
+    def _is_alive(self, peer_id: str) -> bool:
+        """Whether a voter that knows what it has promised was heard a moment ago, whatever a person says of it."""
+        answered_at_ms = self._answered.get(peer_id)
+        return answered_at_ms is not None and self._raft.now_ms - answered_at_ms < ALIVE_MS
 
     def _nobody_can_lead_without_it(self) -> bool:
         """Whether so many voters are gone for good that there will be no leader to wait for.
