@@ -231,7 +231,9 @@ class Agent:
         rng = self._rng
         fate = rng.choice(_FATES) if self._world.storm else "ok"
         self._handlers[key] = _Handler(key, offer, fate)
-        acts_us = rng.choice((0, 0, rng.uniform(0, 50 * MS), rng.uniform(0, 800 * MS)))
+        acts_us = rng.choice(
+            (0, 0, rng.uniform(0, 50 * MS), rng.uniform(0, 800 * MS if self._world.storm else 50 * MS))
+        )
         if fate == "slow":
             acts_us += rng.uniform(500 * MS, 3_000 * MS)
         self._after(acts_us, self._act, key)

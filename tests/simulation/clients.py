@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from tests.simulation.network import Connection
     from tests.simulation.world import World
 
+# More would not end in the time that they are given afterwards.
+JOBS_MAX: Final = 150
 _TIMEOUT_US: Final = 3_000 * MS
 _AGAIN_US: Final = (5 * MS, 200 * MS)
 _FINAL: Final = frozenset(state.name for state in JOB_STATES_FINAL)
@@ -71,7 +73,7 @@ class Client:
         if not world.storm:
             return
         kind = rng.choices(("submit", "get", "cancel"), (5, 4, 1))[0]
-        if kind == "submit" or not world.jobs:
+        if (kind == "submit" and len(world.keys) < JOBS_MAX) or not world.jobs:
             world.keys.append(f"key-{len(world.keys)}")
             self._begin(_Call("command", self._submission(world.keys[-1]), "", world.oracle.acknowledged))
         elif kind == "cancel":
