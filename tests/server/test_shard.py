@@ -25,7 +25,7 @@ from stepward.server.core.rows import Beat, Payload
 from stepward.server.counted_store import CountedStore
 from stepward.server.flush_guard import FlushGuard
 from stepward.server.logbook.identity import create_cluster
-from stepward.server.logbook.outbox import Applied
+from stepward.server.logbook.outbox import Applied, Frame, Outbox
 from stepward.server.observe import Counters
 from stepward.server.store.lmdb_store import LmdbStore
 from stepward.server.tickets import FutureTicket
@@ -69,6 +69,34 @@ async def test_what_comes_together_is_decided_together() -> None:
     shard.stop()
 
     assert rules.batches == [[renewal, close(0), close(1), close(2)]]
+
+
+async def test_step_that_is_begun_when_the_node_stops_is_finished_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it decided is on its way. A second time there would be nothing that may be flushed, or anybody to tell."""
+    host = Host(Noting(writes=True))
+    shard = await host.lead()
+    replica, finished = shard._replica, list[bool]()
+    begin, finish = replica.begin, replica.finish
+
+    def finish_noted() -> Outbox:
+        finished.append(shard._stopped)
+        return finish()
+
+    # As if there were another node to which something leaves before the flush.
+    monkeypatch.setattr(replica, "begin", lambda now, inbox: [*begin(now, inbox), Frame("n2", b"")])
+    monkeypatch.setattr(replica, "finish", finish_noted)
+    shard.on_frames(lambda _: None, lambda _: None)
+    async with asyncio.timeout(S):
+        call = asyncio.ensure_future(shard.call(close(1)))
+        while shard._open_step is None:  # noqa: ASYNC110 - a shard sets no event for what lasts one turn of the loop
+            await asyncio.sleep(0)
+        finished.clear()
+        shard.stop()
+        assert isinstance(await call, StreamClosed)
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+    assert finished == [False]
 
 
 async def test_what_exists_goes_before_what_is_new() -> None:

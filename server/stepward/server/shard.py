@@ -213,6 +213,8 @@ class Shard:
         """Let go of the replica. Who still waits is told what is known of the command. Safe to repeat."""
         if self._open_step is not None:
             # What it decided is on its way already.
+            assert self._timer is not None, "the next turn of the loop finishes it"
+            self._timer.cancel()
             self._finish(self._open_step)
         if self._stopped:
             return
