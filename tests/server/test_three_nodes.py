@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from pathlib import Path
 
 from structlog.testing import capture_logs
 
 from stepward.server.config import TlsFiles
 from stepward.server.logbook.outbox import Frame
+from stepward.server.logbook.raft import APPEND_PERIOD_MS
 from stepward.v1 import definition_pb2, job_service_pb2
 from tests.certificates import Authority
 from tests.server import cluster as clusters
@@ -121,3 +123,31 @@ async def test_all_stop_and_start_again(tmp_path: Path) -> None:
 
         assert min(heads(cluster))[0] > sequence
         assert stopped_s < 3
+
+
+async def test_what_a_trip_costs_three_nodes(tmp_path: Path) -> None:
+    """A batch is one append and one answer to each follower, perhaps one more when nothing follows; time adds beats."""
+    async with clusters.running(tmp_path) as cluster, nodes.connected(cluster.addresses[cluster.leader_id]) as stubs:
+        await nodes.define(stubs, "echo", definition_pb2.Step(id="echo"))
+        async with agent(stubs, "echo"):
+            await run_trip(stubs)
+            before, began = costs(cluster), time.monotonic()
+            await asyncio.gather(*(run_trip(stubs) for _ in range(64)))
+            leader, *followers = (spent - paid for spent, paid in zip(costs(cluster), before, strict=True))
+        periods = (time.monotonic() - began) * 1_000 / APPEND_PERIOD_MS + 1
+
+    batches = leader["batches"]
+    # Two followers; each answer and each period is a step, and so is whatever no batch is in the way of.
+    assert leader["frames_sent"] <= 2 * (2 * batches + periods)
+    assert leader["steps"] <= 3 * batches + 3 * periods
+    assert leader["flushes"] <= 2 * batches + periods
+    for follower in followers:
+        assert follower["frames_sent"] <= 2 * batches + periods
+        assert follower["flushes"] <= 2 * batches + periods
+        assert follower["steps"] <= 2 * batches + 2 * periods
+
+
+def costs(cluster: Cluster) -> list[Counter[str]]:
+    """What each node has counted, the leader first."""
+    followers = [cluster.nodes[node_id] for node_id in cluster.followers()]
+    return [Counter(node.counters.numbers()) for node in (cluster.nodes[cluster.leader_id], *followers)]

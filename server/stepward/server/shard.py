@@ -192,7 +192,11 @@ class Shard:
     def arrived(self, peer_id: str, connection: int, contents: Sequence[bytes]) -> None:
         """Frames of another node. They share a step with what else has come in the same turn of the loop."""
         self._letters += [Arrived(peer_id, connection, content) for content in contents]
-        self._hurry()
+        if not self._is_deciding or self._gathering.first_ms <= 0:
+            self._hurry()
+        elif self._timer is None or self._timer_is_tick:
+            # Most likely the answer to the batch on its way, with which the next one is decided: as large as it can be.
+            self._gather(0.0, self._gathering.first_ms)
 
     def linked(self, peer_id: str) -> None:
         """A new stream to another node stands."""
@@ -380,7 +384,7 @@ class Shard:
             self._fail(error)
             return
         self._learn(step, step.took_s + time.perf_counter() - began)
-        self._hand_out(outbox)
+        self._tell(outbox)
         self._schedule_next(outbox.wake_at_ms)
 
     def _learn(self, step: _Step, took_s: float) -> None:
@@ -390,7 +394,7 @@ class Shard:
         if step.commands:
             self._gathering.learn(step.commands, took_s * 1_000)
 
-    def _hand_out(self, outbox: Outbox) -> None:
+    def _tell(self, outbox: Outbox) -> None:
         self._is_deciding = outbox.is_deciding
         self._standing, before = outbox.standing, self._standing
         if self._standing.leader_id not in ("", self._leader_seen):
