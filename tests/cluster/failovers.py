@@ -75,9 +75,9 @@ class Trips:
     def __init__(self, traffic: Traffic) -> None:
         self._traffic = traffic
 
-    async def keep(self) -> None:
-        """Submit without end."""
-        while True:
+    async def keep(self, over: asyncio.Event) -> None:
+        """Submit until an event is set, and let all of them end."""
+        while not over.is_set():
             await self._traffic.submit(TRIPS)
             await self._traffic.ended(seconds_max=60)
 
@@ -137,14 +137,15 @@ async def measure(folder: Path, *, kills: int, transfers: int) -> dict[str, list
             await client.apply_definition(lasting())
             traffic = Traffic(client)
             await agents_connect(client, 2)
-            keeping = asyncio.create_task(Trips(traffic).keep())
+            over = asyncio.Event()
+            keeping = asyncio.create_task(Trips(traffic).keep(over))
             async with probed(nodes) as probes:
                 gaps = {
                     "kill -9 of the leader": [await kill(nodes, probes) for _ in range(kills)],
                     "leadership transfer": [await transfer(nodes, probes) for _ in range(transfers)],
                 }
-            keeping.cancel()
-            await asyncio.gather(keeping, return_exceptions=True)
+            over.set()
+            await keeping
             print(await judged(nodes, traffic))
     return gaps
 

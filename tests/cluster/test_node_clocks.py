@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from tests.cluster.nodes import NODE_IDS, Nodes, calls_made, judged
 from tests.cluster.traffic import Traffic, agents_connect
 from tests.faults.wall_clock import WallClock
@@ -14,6 +16,7 @@ SLOW_MS = 30
 HOUR_S = 3_600.0
 
 
+@pytest.mark.slow
 async def test_h007_jumps_of_the_leaders_wall_clock_change_nothing(tmp_path: Path) -> None:
     """An hour ahead, two back, then as before: no lease ends, nobody else is elected, every retry comes in time."""
     clocks = {name: WallClock(tmp_path, name) for name in NODE_IDS}

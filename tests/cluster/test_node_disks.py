@@ -58,6 +58,7 @@ def at_work(folder: Path, flush_ms: int, *options: str) -> Iterator[Nodes]:
         yield nodes
 
 
+@pytest.mark.slow
 async def test_h076_leader_with_a_slow_disk_lets_another_lead(tmp_path: Path) -> None:
     """It gives up by itself, goes on as a follower, and holds what the others hold when its disk is well again."""
     with at_work(tmp_path, FLUSH_MS_SLOW) as nodes:
@@ -70,6 +71,7 @@ async def test_h076_leader_with_a_slow_disk_lets_another_lead(tmp_path: Path) ->
             print(await judged(nodes, traffic))
 
 
+@pytest.mark.slow
 async def test_h076_leader_whose_disk_hangs_is_replaced_and_ends(tmp_path: Path) -> None:
     """Nothing can be written there, so another leads within moments; and the process ends with the reason."""
     configuration = tmp_path / "limits.toml"

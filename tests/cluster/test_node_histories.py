@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.callers import CALLERS_A_NODE, Callers, lasting
+from tests.cluster.long_form import run_rounds
 from tests.cluster.nodes import NODE_IDS, Nodes
 from tests.cluster.traffic import drawn_seed
 
@@ -71,8 +72,10 @@ async def test_h048_h050_h098_h106_calls_on_all_nodes_fit_one_order(tmp_path: Pa
     await histories(tmp_path, [kill, pause, kill_all], drawn_seed(only_seed))
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-async def test_calls_on_all_nodes_fit_one_order_in_many_rounds(tmp_path: Path, only_seed: int | None) -> None:
-    """The same, at more moments."""
-    await histories(tmp_path, [kill, pause, pause, kill_all] * 4, drawn_seed(only_seed))
+async def many(folder: Path, rounds: int, chance: random.Random) -> None:
+    """Rounds of every fault."""
+    await histories(folder, [kill, pause, pause, kill_all] * rounds, chance)
+
+
+if __name__ == "__main__":
+    run_rounds(__doc__, many)

@@ -64,16 +64,9 @@ async def kill_rounds(folder: Path, rounds: list[str], chance: random.Random) ->
 
 
 @pytest.mark.timeout(180)
-async def test_h079_h105_kills_of_one_and_of_all_lose_nothing(tmp_path: Path, only_seed: int | None) -> None:
+async def test_h051_h079_h082_h105_kills_of_one_and_of_all_lose_nothing(tmp_path: Path, only_seed: int | None) -> None:
     """Leader, follower, all at once: what was acknowledged ends as it must, and no term has two leaders."""
     await kill_rounds(tmp_path, ["leader", "follower", "all"], drawn_seed(only_seed))
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-async def test_h079_h105_kills_in_many_rounds(tmp_path: Path, only_seed: int | None) -> None:
-    """The same, at more moments: `make kills ROUNDS=100` is the long form."""
-    await kill_rounds(tmp_path, ["leader", "all"] * 3, drawn_seed(only_seed))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import pytest
 
 from stepward.client import AsyncClient, JobState
 from stepward.client.errors import Unavailable
+from tests.cluster.long_form import run_rounds
 from tests.cluster.nodes import Nodes, calls_made, judged
 from tests.cluster.test_node_kills import SLOW_MS, TRIPS, UNFINISHED_MIN
 from tests.cluster.traffic import Traffic, agents_connect, drawn_seed, trip_input
@@ -74,6 +75,7 @@ async def pause_rounds(folder: Path, rounds: list[bool], chance: random.Random) 
     assert epochs > sum(rounds)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 async def test_h103_leader_that_stood_still_decides_nothing_and_tells_nothing_old(
     tmp_path: Path, only_seed: int | None
@@ -82,8 +84,5 @@ async def test_h103_leader_that_stood_still_decides_nothing_and_tells_nothing_ol
     await pause_rounds(tmp_path, [True, False, True], drawn_seed(only_seed))
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-async def test_h103_leader_that_stood_still_in_many_rounds(tmp_path: Path, only_seed: int | None) -> None:
-    """The same, at more moments."""
-    await pause_rounds(tmp_path, [True] * 10, drawn_seed(only_seed))
+if __name__ == "__main__":
+    run_rounds(__doc__, lambda folder, rounds, chance: pause_rounds(folder, [True] * rounds, chance))

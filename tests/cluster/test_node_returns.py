@@ -21,6 +21,7 @@ def rows_were_fetched(nodes: Nodes, name: str) -> bool:
 
 
 @pytest.mark.parametrize("lost", ["nothing", "everything"])
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 async def test_node_that_comes_back_holds_what_the_others_hold(tmp_path: Path, lost: str) -> None:
     """It fetches all rows, takes part again, and can be relied on: the next to go is another, and trips go on."""
