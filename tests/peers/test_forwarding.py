@@ -21,6 +21,7 @@ from stepward.server.core.commands import (
     Sweep,
 )
 from stepward.server.core.rejections import Reason, Refused, Rejection
+from stepward.server.peers import forwarding
 from stepward.server.peers.forwarding import HOPS_MAX
 from stepward.server.tickets import FutureTicket
 from tests.peers.twins import IDS, S, reason_of, twins, until
@@ -152,13 +153,16 @@ async def test_stream_that_breaks_after_sending_leaves_the_outcome_unknown() -> 
         assert len(node.pipes) == 2
 
 
-async def test_link_that_was_closed_takes_nothing_with_it() -> None:
+async def test_link_that_was_closed_takes_nothing_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be in the middle of writing, and in its last turn find what has just been taken back from it."""
     async with twins() as cluster, asyncio.timeout(S):
         node = cluster["n2"]
         await node.shard.call(CloseStream("nobody", 1))
         link, pipe = node.forwarding._link, node.pipes[-1]
         assert link is not None
+        # Nothing else is in the middle of being written.
+        await until(lambda: link.asked_at_ms and not link.asked)
+        monkeypatch.setattr(forwarding, "FRESHNESS_MS", 60_000)
         pipe.writable.clear()
         first = asyncio.ensure_future(node.gateway.submit(node.submission(key="first")))
         await until(lambda: len(link.sent) == 1)

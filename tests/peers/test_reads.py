@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
@@ -229,3 +230,60 @@ async def test_node_that_was_just_elected_has_not_lost_contact() -> None:
         await until(lambda: node.shard.holds_lease)
 
         assert node.gateway.staleness_ms == 0
+
+
+async def test_leader_that_failed_to_hand_over_has_not_lost_contact() -> None:
+    """It counts its lease no more in this term, but hears a majority all the time: its agents and waits stay."""
+    async with twins(session_ttl_ms=900) as cluster, asyncio.timeout(S):
+        node = cluster["n1"]
+        waiter = node.gateway.register_waiter("0-" + "0" * 32)
+        node.replica.kept_leading = True
+        await asyncio.sleep(0.6)
+
+        assert not node.shard.holds_lease
+        assert not node.contact.lost
+        assert not waiter.done()
+
+
+async def test_node_that_has_just_started_has_lost_nobody() -> None:
+    """A leader may be found within the time that one may be missed."""
+    async with twins("", session_ttl_ms=900) as cluster, asyncio.timeout(S):
+        node = cluster["n2"]
+        node.replica.hears = False
+        node.replica._contact_at_ms = 0
+        await until(lambda: node.replica.steps or node.shard.stepped_at_ms)
+        await asyncio.sleep(0.1)
+        assert not node.contact.lost
+
+        await until(lambda: node.contact.lost)
+
+
+async def test_reader_of_a_node_that_applies_nothing_leaves_nothing_behind() -> None:
+    """Each answer of the leader is kept until it is applied here, or until that takes too long."""
+    async with twins(behind_ms_max=100, leader_wait_ms_max=100) as cluster, asyncio.timeout(S):
+        node = cluster["n2"]
+        await head_on(node)
+        await until(lambda: node.shard.standing.head.sequence == cluster.log.head.sequence)
+        node.replica.applies = False
+        await cluster["n1"].gateway.submit(cluster["n1"].submission())
+        reading = asyncio.ensure_future(head_on(node))
+        # The reader, and what his answer says of the age of these rows.
+        await until(lambda: len(node.forwarding._ahead) == 2)
+        with pytest.raises(Refused):
+            await reading
+
+        await until(lambda: not len(node.forwarding._ahead))
+
+
+async def test_call_that_ends_before_its_wait_leaves_no_exception_behind(caplog: pytest.LogCaptureFixture) -> None:
+    """Its submission has failed for the same reason, so nobody looks at why the wait was ended."""
+    async with twins(session_ttl_ms=900) as cluster, asyncio.timeout(S):
+        node = cluster["n2"]
+        waiter = node.gateway.register_waiter("0-" + "0" * 32)
+        node.replica.hears = False
+        await until(waiter.done)
+        node.gateway.forget_waiter("0-" + "0" * 32, waiter)
+        del waiter
+        gc.collect()
+
+        assert not [record for record in caplog.records if record.name == "asyncio"]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
+
+import pytest
 
 from stepward.server.agent_stream import AgentStream, Unanswered
 from stepward.server.api import convert
 from stepward.server.core.commands import CancelJob, JobCancelled, OpenSession, SessionOpened
+from stepward.server.core.rejections import Reason, Refused
 from stepward.v1 import agent_service_pb2
 from tests.peers.twins import CLOCK, LIMITS, Cluster, Node, S, twins, until
 
@@ -104,3 +107,34 @@ async def test_wait_for_the_end_of_a_job_sees_an_end_that_was_missed() -> None:
         assert watcher.closed is None
         assert not patient.done()
         assert node.gateway.waiters == 1
+
+
+class Line:
+    """An agent's connection, on which the agent says nothing."""
+
+    def __init__(self) -> None:
+        self.written: list[agent_service_pb2.WorkResponse] = []
+
+    async def send_initial_metadata(self, metadata: object) -> None:
+        pass
+
+    async def write(self, message: agent_service_pb2.WorkResponse) -> None:
+        self.written.append(message)
+
+    async def read(self) -> object:
+        return await asyncio.get_running_loop().create_future()
+
+
+async def test_session_that_went_elsewhere_before_its_stream_began() -> None:
+    """A node that catches up applies both in one step, so the stream is told of neither; it must not stay."""
+    async with twins() as cluster, asyncio.timeout(S):
+        node = cluster["n2"]
+        session = await opened(node)
+        newer = await opened(cluster["n1"])
+        await until(lambda: node.shard.standing.head.sequence == cluster.log.head.sequence)
+        with pytest.raises(Refused) as refused:
+            await node.sessions._follow(cast("Any", Line()), "s" * 8, session)
+
+        assert newer.generation > session.generation
+        assert refused.value.rejection.reason is Reason.SESSION_ENDED
+        assert refused.value.rejection.metadata["generation"] == str(newer.generation)

@@ -92,6 +92,8 @@ class PlayedReplica:
         self.hears = True
         self.applies = True
         self.has_lease = True
+        # Whether it has failed to hand over in this term, in which it counts its lease no more.
+        self.kept_leading = False
         self.majority = True
         # How many batches are decided and then lost, with their answers: leadership ends while they travel.
         self.answers_lost = 0
@@ -101,6 +103,7 @@ class PlayedReplica:
         self._leader_id = ""
         self._term = 0
         self._contact_at_ms = CLOCK.steady_ms()
+        self._lease_until_ms = 0
         self._rng = random.Random(1)
         self._confirms: list[object] = []
         self.steps: list[Sequence[Letter]] = []
@@ -109,7 +112,14 @@ class PlayedReplica:
     @property
     def standing(self) -> Standing:
         leads = self.believes_leads
-        lease = CLOCK.steady_ms() + LEASE_MS if leads and self.has_lease else 0
+        if leads and self.has_lease:
+            self._lease_until_ms = CLOCK.steady_ms() + LEASE_MS
+        elif leads:
+            # A majority has not answered since, and what it answered before is over.
+            self._lease_until_ms = min(self._lease_until_ms, CLOCK.steady_ms())
+        else:
+            self._lease_until_ms = 0
+        lease = 0 if self.kept_leading else self._lease_until_ms
         leader_id = self.node_id if leads else self._leader_id
         contact = CLOCK.steady_ms() if leads else self._contact_at_ms
         return Standing(leads, self._head.epoch, self._term, self._head, leader_id, lease, contact)

@@ -456,3 +456,28 @@ async def test_node_that_stops_lets_its_streams_go() -> None:
         await first.until(lambda: first.ends[-1] == ("unlinked", "n2"))
 
     assert took_s < 2.0
+
+
+class Garbler(grpc.GenericRpcHandler):
+    """Whatever listens at that address refuses every call, with details that nobody can read."""
+
+    def service(self, handler_call_details: Any) -> Any:  # type: ignore[explicit-override]  # `override` is of 3.12
+        return grpc.stream_stream_rpc_method_handler(self._refuse)
+
+    async def _refuse(self, requests: object, context: Any) -> None:
+        details = (("grpc-status-details-bin", b"\xff"),)
+        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "no", trailing_metadata=details)
+
+
+async def test_refusal_that_cannot_be_read_ends_nothing_for_good() -> None:
+    """It is tried again, as after any other."""
+    server, address = grpc.aio.server(), free_address()
+    server.add_generic_rpc_handlers([Garbler()])
+    server.add_insecure_port(address)
+    await server.start()
+    async with standing(PeerHost(introduction("n1"), free_address(), {"n2": address}, **FAST)) as host:
+        link = host.links._links["n2"]
+        async with asyncio.timeout(S):
+            while link._failures < 3:  # noqa: ASYNC110 - nothing tells a test of a refusal
+                await asyncio.sleep(0.01)
+    await server.stop(0)

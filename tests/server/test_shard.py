@@ -349,3 +349,28 @@ async def test_watchers_are_shed_at_their_bound() -> None:
 
     assert caught.value.rejection.reason is Reason.OVERLOADED
     assert host.counters.shed == 1
+
+
+@pytest.mark.parametrize("part", ["standing", "installed"])
+async def test_step_that_cannot_be_told_is_the_last_one(part: str) -> None:
+    """Without a step that follows the node would only look alive: it ends, says why, and leaves nobody waiting."""
+    host = Host(Noting(writes=True))
+    shard = await host.lead()
+
+    def broken(*said: object) -> None:
+        raise ValueError("no such row")
+
+    if part == "standing":
+        shard.on_standing(broken)
+        shard._standing = shard._standing._replace(leader_id="n9")
+    else:
+        shard.rows.on_installed(broken)
+        shard._replica._installed = True
+    async with asyncio.timeout(S):
+        answer = await shard.call(close(1))
+        while not host.fatal:  # noqa: ASYNC110 - what is waited for happens in the shard, which sets no event
+            await asyncio.sleep(0.001)
+
+    assert host.fatal == ["what came of a step could not be told: no such row"]
+    assert shard.stopped
+    assert isinstance(answer, Rejection | StreamClosed)

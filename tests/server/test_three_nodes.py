@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from structlog.testing import capture_logs
 
 from stepward.server.config import TlsFiles
@@ -151,3 +152,20 @@ def costs(cluster: Cluster) -> list[Counter[str]]:
     """What each node has counted, the leader first."""
     followers = [cluster.nodes[node_id] for node_id in cluster.followers()]
     return [Counter(node.counters.numbers()) for node in (cluster.nodes[cluster.leader_id], *followers)]
+
+
+async def test_node_that_can_link_no_more_ends_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rule of ours that fails there would leave a node that only seems to take part."""
+    async with clusters.running(tmp_path) as cluster:
+        node = cluster.nodes[cluster.followers()[0]]
+        link = node.peering.links._links[cluster.leader_id]
+        monkeypatch.setattr(link, "_tell", broken)
+        link._close("a test wants it")
+        async with asyncio.timeout(CALL_S_MAX):
+            why = await node.fatal()
+
+        assert why == f"link-{link.peer_id} ended before the node did: ZeroDivisionError()"
+
+
+def broken(*_: object) -> None:
+    raise ZeroDivisionError

@@ -275,6 +275,8 @@ class Gateway:
             for future in waiting:
                 if not future.done():
                     future.set_exception(refusal(job_id))
+                    # Its call may be over before it looks, when its submission has failed for the same reason.
+                    future.exception()
         for job_id, watching in self._watchers.items():
             for watcher in watching:
                 watcher.closed = refusal(job_id).rejection

@@ -162,6 +162,7 @@ class Node:
             counters=self._counters,
             free_bytes=self._free_bytes,
             admission=self._admission,
+            on_fatal=self._on_fatal,
         )
         for part in (self._sessions, self._agent_calls, self._gateway):
             self._peering.contact.on_lost(part.send_away)

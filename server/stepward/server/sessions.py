@@ -132,7 +132,8 @@ class Sessions:
         self.register(stream)
         stream.send_welcome(self._node_id)
         with self._shard.committed() as reader:
-            self._deliver_all(stream, reader)
+            # A batch that has bound the session elsewhere may have been told between the answer and this moment.
+            self._go_on(stream, reader)
         try:
             await stream.run(context)
         finally:
@@ -168,17 +169,17 @@ class Sessions:
     def start_over(self) -> None:
         """Rows of another node are here, and no batch told what led to them: send every stream what is open now."""
         with self._shard.committed() as reader:
-            for session_id, stream in list(self._streams.items()):
-                row = reader.get(keys.session(session_id))
-                assert row is None or isinstance(row, Session)
-                over = session_binding.why_over(session_id, row, stream.generation)
-                if over is not None:
-                    stream.end(over)
-                else:
-                    self._deliver_all(stream, reader)
+            for stream in list(self._streams.values()):
+                self._go_on(stream, reader)
 
-    def _deliver_all(self, stream: AgentStream, reader: Reading) -> None:
-        """Send everything that the session of a stream holds. Agents drop what they know."""
+    def _go_on(self, stream: AgentStream, reader: Reading) -> None:
+        """End a stream that is over; else send everything that its session holds. Agents drop what they know."""
+        row = reader.get(keys.session(stream.session_id))
+        assert row is None or isinstance(row, Session)
+        over = session_binding.why_over(stream.session_id, row, stream.generation)
+        if over is not None:
+            stream.end(over)
+            return
         found = [(key, reader.get(key)) for key in list(reader.scan(keys.assignments(stream.session_id)))]
         self._deliver(stream, [(key, row) for key, row in found if isinstance(row, Assignment)], reader)
 

@@ -110,7 +110,7 @@ class Shard:
             replica,
             standing=lambda: None if self._stopped else self._standing,
             step_soon=self._hurry,
-            on_failure=self._fail,
+            on_failure=partial(self._fail, "the replica stopped"),
         )
 
     @property
@@ -362,7 +362,7 @@ class Shard:
         try:
             frames = self._replica.begin(now, inbox)
         except Exception as error:  # noqa: BLE001 - whatever it was, a replica that raised may never be asked again
-            self._fail(error)
+            self._fail("the replica stopped", error)
             return
         self._stepped_at_ms = now.steady_ms
         step = _Step(bool(inbox), commands, time.perf_counter() - began)
@@ -381,10 +381,14 @@ class Shard:
         try:
             outbox = self._replica.finish()
         except Exception as error:  # noqa: BLE001 - as above
-            self._fail(error)
+            self._fail("the replica stopped", error)
             return
         self._learn(step, step.took_s + time.perf_counter() - began)
-        self._tell(outbox)
+        try:
+            self._tell(outbox)
+        except Exception as error:  # noqa: BLE001 - without this no step would follow, and the node would only look alive
+            self._fail("what came of a step could not be told", error)
+            return
         self._schedule_next(outbox.wake_at_ms)
 
     def _learn(self, step: _Step, took_s: float) -> None:
@@ -395,6 +399,7 @@ class Shard:
             self._gathering.learn(step.commands, took_s * 1_000)
 
     def _tell(self, outbox: Outbox) -> None:
+        """Tell what came of a step, each part before those that it must not come behind."""
         self._is_deciding = outbox.is_deciding
         self._standing, before = outbox.standing, self._standing
         if self._standing.leader_id not in ("", self._leader_seen):
@@ -416,10 +421,10 @@ class Shard:
         if _told_apart(before) != _told_apart(self._standing):
             self._tell_standing()
 
-    def _fail(self, error: Exception) -> None:
-        _log.critical("replica_stopped", exc_info=True)
+    def _fail(self, what: str, error: Exception) -> None:
+        _log.critical("replica_stopped", what=what, exc_info=error)
         self.stop()
-        self._on_fatal(f"the replica stopped: {error}")
+        self._on_fatal(f"{what}: {error}")
 
     def _take(self) -> list[Letter]:
         """What the next step is given; what other nodes say first, since it may decide what becomes of the rest."""

@@ -46,9 +46,12 @@ class Contact:
         self._leader_id = standing.leader_id
         is_us = standing.leads or standing.leader_id == self._node_id
         # A leader hears of itself all the time; with a majority it has contact while it holds its lease, or just has.
-        heard_at_ms = min(now_ms, standing.lease_until_ms) if is_us else standing.contact_at_ms
-        # One that was just elected has no lease yet, and had contact a moment ago.
-        self._heard_at_ms = max(self._heard_at_ms, heard_at_ms)
+        # None is counted of one that was just elected, and had contact a moment ago; nor of one that has failed to hand
+        # over, in all of its term: without a majority that one gives up by itself.
+        has_lease = is_us and standing.lease_until_ms
+        heard_at_ms = min(now_ms, standing.lease_until_ms) if has_lease else standing.contact_at_ms
+        # A node that has just started has not lost what it never had.
+        self._heard_at_ms = max(self._heard_at_ms or now_ms, heard_at_ms)
         lost, before = now_ms - self._heard_at_ms > self.ms_max, self.lost
         self.lost = lost
         if not lost or before:

@@ -164,7 +164,7 @@ class Question:
 class _Held(NamedTuple):
     sequence: int
     number: int
-    ends_at_ms: float
+    ends_at_ms: int
     arrived: Callable[[], None]
     late: Callable[[], None]
 
@@ -179,7 +179,7 @@ class Ahead:
     def __len__(self) -> int:
         return len(self._held)
 
-    def hold(self, sequence: int, ends_at_ms: float, arrived: Callable[[], None], late: Callable[[], None]) -> None:
+    def hold(self, sequence: int, ends_at_ms: int, arrived: Callable[[], None], late: Callable[[], None]) -> None:
         """Call `arrived` when the batch is applied, in order, or `late` when that takes too long."""
         heapq.heappush(self._held, _Held(sequence, next(self._numbers), ends_at_ms, arrived, late))
 

@@ -135,9 +135,10 @@ class Fetching:
         self.fetched = self.total = 0
         target.on_fetching(self._on_fetching)
 
-    def start(self) -> None:
-        """Begin to look whether rows are needed."""
+    def start(self) -> asyncio.Task[None]:
+        """Begin to look whether rows are needed; who does it, which ends only when told to."""
         self._runner = asyncio.create_task(self._run(), name="fetching")
+        return self._runner
 
     async def stop(self) -> None:
         """Leave off, and leave nothing behind. The store may be closed after it, and not before."""

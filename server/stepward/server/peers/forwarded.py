@@ -154,22 +154,25 @@ class ForwardedCalls:
             )
             ticket.answered(Rejection(Reason.NO_LEADER, text))
         elif host.leads:
-            self._decide(command, forwarded, ticket)
+            if self._admit(forwarded, ticket):
+                host.decide(command, ticket, urgent=forwarded.urgent, share=forwarded.share)
         elif host.standing.leader_id and host.standing.leader_id == self._forwarding.node_id:
             # It was elected, and decides as soon as its epoch is open.
-            self._forwarding.hold(self._errand(command, forwarded, ticket))
+            if self._admit(forwarded, ticket):
+                self._forwarding.hold(self._errand(command, forwarded, ticket))
         else:
             ticket.answered(self._forwarding.not_leader())
 
-    def _decide(self, command: AnyCommand, forwarded: pb.ForwardedCommand, ticket: _Ticket) -> None:
+    def _admit(self, forwarded: pb.ForwardedCommand, ticket: _Ticket) -> bool:
+        """Whether there is room for a command here; only new work needs any."""
         try:
             if forwarded.share:
                 self._admission.admit(forwarded.share, len(forwarded.command))
                 ticket.admitted = (self._admission, forwarded.share, len(forwarded.command))
         except Refused as refused:
             ticket.answered(refused.rejection)
-            return
-        self._host.decide(command, ticket, urgent=forwarded.urgent, share=forwarded.share)
+            return False
+        return True
 
     def _errand(self, command: AnyCommand, forwarded: pb.ForwardedCommand, ticket: _Ticket) -> Errand:
         wait_ms = min(forwarded.wait_ms or self._config.leader_wait_ms_max, self._config.leader_wait_ms_max)

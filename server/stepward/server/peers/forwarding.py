@@ -160,7 +160,10 @@ class Forwarding:
 
     def hold(self, errand: Errand) -> None:
         """Let a command of another node wait until this one, which is about to lead, decides."""
-        self._held.append(errand)
+        if len(self._held) >= self._config.forwarded_waiting_max:
+            self._host.hand_out(errand.ticket, self._too_many())
+        else:
+            self._held.append(errand)
 
     def no_leader(self) -> Rejection:
         """This node has found nobody who decides; nothing has happened."""
@@ -259,10 +262,7 @@ class Forwarding:
         elif self._host.leads:
             self._host.decide(errand.command, errand, urgent=errand.urgent, share=errand.share)
         elif len(self.errands) >= self._config.forwarded_waiting_max:
-            bound = self._config.forwarded_waiting_max
-            text = f"{bound} commands wait for the leader here, which is the most; come back later"
-            retry_after_ms = self._config.overload_retry_after_ms
-            self._host.hand_out(errand.ticket, Rejection(Reason.OVERLOADED, text, retry_after_ms=retry_after_ms))
+            self._host.hand_out(errand.ticket, self._too_many())
         else:
             self.errands.push(errand)
             self._wake()
@@ -416,6 +416,10 @@ class Forwarding:
     def not_leader(self) -> Rejection:
         """What another node is told that takes this one for the leader."""
         return self.contact.refusal(Reason.NOT_LEADER, "this node does not lead the shard; nothing was decided")
+
+    def _too_many(self) -> Rejection:
+        text = f"{self._config.forwarded_waiting_max} commands wait for the leader here, which is the most; come back"
+        return Rejection(Reason.OVERLOADED, text, retry_after_ms=self._config.overload_retry_after_ms)
 
     def _behind(self) -> Rejection:
         return Rejection(

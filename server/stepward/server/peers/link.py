@@ -221,10 +221,13 @@ class Link:
         details: Any = dict(error.trailing_metadata() or ()).get(errors.DETAILS_KEY)
         if not isinstance(details, bytes):
             return
-        for detail in status_pb2.Status.FromString(details).details:
-            info = error_details_pb2.ErrorInfo()
-            if detail.Unpack(info) and info.metadata.get(NEWEST_CONNECTION, "").isdecimal():
-                self._connections.above(int(info.metadata[NEWEST_CONNECTION]))
+        info = error_details_pb2.ErrorInfo()
+        try:
+            for detail in status_pb2.Status.FromString(details).details:
+                if detail.Unpack(info) and info.metadata.get(NEWEST_CONNECTION, "").isdecimal():
+                    self._connections.above(int(info.metadata[NEWEST_CONNECTION]))
+        except DecodeError:
+            _log.warning("refusal_unreadable", peer_id=self.peer_id, address=self._address)
 
     def _open(self) -> None:
         self._waiting.clear()

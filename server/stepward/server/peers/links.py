@@ -49,11 +49,12 @@ class Links:
         self._tasks: list[asyncio.Task[None]] = []
         self._timer: asyncio.TimerHandle | None = None
 
-    def start(self) -> None:
-        """Begin to make streams."""
+    def start(self) -> Sequence[asyncio.Task[None]]:
+        """Begin to make streams; who does it, which ends only when told to."""
         self._tasks = [asyncio.create_task(link.run(), name=f"link-{link.peer_id}") for link in self._links.values()]
         if self._links:
             self._look()
+        return self._tasks
 
     async def stop(self) -> None:
         """Let go of all streams."""

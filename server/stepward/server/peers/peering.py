@@ -6,6 +6,7 @@ import random
 from typing import TYPE_CHECKING, Final
 
 from stepward.internal.v1 import peer_service_pb2 as pb
+from stepward.server import observe
 from stepward.server.config import ConfigError
 from stepward.server.peers.channels import PeerChannels
 from stepward.server.peers.contact import Contact
@@ -19,7 +20,10 @@ from stepward.server.peers.replicating import Replicating
 
 PEER_SERVICE: Final = pb.DESCRIPTOR.services_by_name["PeerService"]
 
+_log = observe.logger("peers")
+
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
     from stepward.server.admission import Admission
@@ -45,8 +49,10 @@ class Peering:
         counters: Counters,
         admission: Admission,
         free_bytes: Callable[[], int],
+        on_fatal: Callable[[str], None],
     ) -> None:
-        """`free_bytes`: of the disk of this node."""
+        """`free_bytes`: of the disk of this node. `on_fatal` is told why this node can meet the others no more."""
+        self._on_fatal = on_fatal
         rng = random.Random(random.SystemRandom().getrandbits(128))
         self.us = Introduction(
             cluster_id=identity.cluster_id,
@@ -138,9 +144,16 @@ class Peering:
 
     def start(self) -> None:
         """Begin to make streams to the others."""
-        self.links.start()
         if self.us.peers:
-            self.fetching.start()
+            for task in (*self.links.start(), self.fetching.start()):
+                task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """One that has ended by itself would leave a node that only seems to take part."""
+        if not task.cancelled():
+            error = task.exception()
+            _log.critical("peering_ended", part=task.get_name(), exc_info=error)
+            self._on_fatal(f"{task.get_name()} ended before the node did: {error!r}")
 
     def drain(self) -> None:
         """Let go of the streams of the others: this node stops."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -108,7 +107,8 @@ class Readers:
             self._ahead.hold(
                 sequence, question.ends_at_ms, partial(_grant, question), partial(_refuse, question, self._behind())
             )
-        self._ahead.hold(sequence, math.inf, partial(self._is_fresh, asked_at_ms), _nobody_waits)
+        ends_at_ms = self._clock.steady_ms() + self._config.behind_ms_max
+        self._ahead.hold(sequence, ends_at_ms, partial(self._is_fresh, asked_at_ms), _nobody_waits)
         self._ahead.release(self._host.standing.head.sequence)
 
     def again(self, questions: Iterable[Question]) -> None:
