@@ -152,3 +152,21 @@ async def test_node_that_shuts_down_ends_the_streams_of_others() -> None:
             await late.served
 
         assert refused.value.rejection.reason is Reason.NODE_DRAINING
+
+
+async def test_node_that_was_taken_for_the_leader_says_so_as_soon_as_it_knows() -> None:
+    """What it held for the epoch that it never opened is not held any longer."""
+    async with twins(leader_wait_ms_max=60_000) as cluster, asyncio.timeout(S):
+        node = cluster["n3"]
+        node.replica.applies = False
+        await cluster["n1"].gateway.submit(cluster["n1"].submission())
+        cluster.elect("n3")
+        await until(lambda: node.shard.standing.leader_id == "n3")
+        caller = Caller(cluster, "n3")
+        await caller.open()
+        asking = asyncio.ensure_future(caller.ask(CLOSE))
+        await asyncio.sleep(0.05)
+        assert not asking.done()
+        cluster.elect("n1")
+
+        assert reason_of(await asking) is Reason.NOT_LEADER

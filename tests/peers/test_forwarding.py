@@ -10,6 +10,7 @@ import pytest
 
 from stepward.internal.v1 import peer_service_pb2 as pb
 from stepward.server.core.commands import (
+    Answer,
     CancelJob,
     CloseStream,
     JobSubmitted,
@@ -22,9 +23,11 @@ from stepward.server.core.commands import (
 )
 from stepward.server.core.rejections import Reason, Refused, Rejection
 from stepward.server.peers import forwarding
+from stepward.server.peers.errands import Errand, Errands
 from stepward.server.peers.forwarding import HOPS_MAX
+from stepward.server.session_binding import NobodyWaits
 from stepward.server.tickets import FutureTicket
-from tests.peers.twins import IDS, S, reason_of, twins, until
+from tests.peers.twins import IDS, Node, S, reason_of, twins, until
 
 
 def session(node_id: str, session_id: str = "s" * 8) -> OpenSession:
@@ -381,7 +384,7 @@ async def test_commands_that_wait_for_the_leader_are_bounded() -> None:
 
 async def test_caller_who_has_gone_away_sends_nothing() -> None:
     """What nobody waits for any more and nobody has decided is dropped, with the room that it had."""
-    async with twins() as cluster, asyncio.timeout(S):
+    async with twins(leader_wait_ms_max=60_000) as cluster, asyncio.timeout(S):
         cluster.elect("")
         node = cluster["n2"]
         await until(lambda: not (node.shard.standing.leader_id))
@@ -413,3 +416,74 @@ async def test_node_that_shuts_down_tells_everybody_what_it_knows() -> None:
 
         reasons = [one.rejection.reason for one in done if isinstance(one, Refused)]
         assert reasons == [Reason.COMMIT_UNKNOWN, Reason.NODE_DRAINING]
+
+
+async def test_renewal_is_never_sent_twice() -> None:
+    """Its list is of the moment at which it was made; the next one comes soon."""
+    async with twins() as cluster, asyncio.timeout(S):
+        for node_id, other_id in (("n2", "n3"), ("n3", "n2")):
+            replica = cluster[node_id].replica
+            replica.hears, replica._leader_id = False, other_id
+        node = cluster["n2"]
+        await until(lambda: node.shard.standing.leader_id == "n3")
+        assert reason_of(await renewed(node)) is Reason.NO_LEADER
+
+        sent = [command.urgent for pipe in node.pipes for request in pipe.requests for command in request.commands]
+        assert sent == [True]
+
+
+async def renewed(node: Node) -> Answer:
+    future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+    node.shard.renew(RenewSession("nobody", 1, 0), FutureTicket(future))
+    return await future
+
+
+async def test_renewal_waits_for_a_leader_for_less_than_the_time_to_the_next_one() -> None:
+    """Two that wait would be decided one behind the other; a report may wait for a third of a TTL."""
+    async with twins(session_ttl_ms=3_600) as cluster, asyncio.timeout(S):
+        cluster.elect("")
+        node = cluster["n2"]
+        await until(lambda: not node.shard.standing.leader_id)
+        began = time.monotonic()
+        closing = asyncio.ensure_future(node.shard.call(CloseStream("nobody", 1)))
+        assert reason_of(await renewed(node)) is Reason.NO_LEADER
+        assert 0.3 <= time.monotonic() - began < 0.6
+        assert reason_of(await closing) is Reason.NO_LEADER
+        assert 1.2 <= time.monotonic() - began < 1.5
+
+
+async def test_what_was_sent_before_the_leader_was_lost_stays_unknown() -> None:
+    """It looks for another leader and finds none; that is not to say that nothing has happened."""
+    async with twins(leader_wait_ms_max=300) as cluster, asyncio.timeout(S):
+        node = cluster["n2"]
+        cluster["n1"].replica.answers_lost = 1
+        cluster["n1"].replica.hears = False
+        submitting = asyncio.ensure_future(node.gateway.submit(node.submission(key="k")))
+        await until(lambda: not cluster["n1"].replica.answers_lost)
+        cluster.elect("")
+        with pytest.raises(Refused) as unknown:
+            await submitting
+
+        assert unknown.value.rejection.reason is Reason.COMMIT_UNKNOWN
+
+
+def test_errands_that_come_back_stand_where_they_stood() -> None:
+    """What an agent reports must not overtake itself."""
+
+    def errand(number: int, *, urgent: bool = False) -> Errand:
+        command = CloseStream(f"s{number}", 1)
+        return Errand(
+            command, NobodyWaits(), lambda *_: None, number=number, urgent=urgent, share="", ends_at_ms=number
+        )
+
+    errands = Errands()
+    for number in range(4):
+        errands.push(errand(number))
+    taken = errands.take()
+    errands.push(errand(4))
+    errands.push(errand(5, urgent=True))
+    errands.put_back(taken[2:])
+    errands.put_back(taken[:2])
+
+    assert [one.number for one in errands.take()] == [5, 0, 1, 2, 3, 4]
+    assert errands.size_bytes == 0

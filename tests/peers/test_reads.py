@@ -287,3 +287,14 @@ async def test_call_that_ends_before_its_wait_leaves_no_exception_behind(caplog:
         gc.collect()
 
         assert not [record for record in caplog.records if record.name == "asyncio"]
+
+
+async def test_leader_whose_lease_has_ended_grows_stale() -> None:
+    """Another one may have committed since, without its hearing of it."""
+    async with twins() as cluster, asyncio.timeout(S):
+        node = cluster["n1"]
+        node.replica.has_lease = False
+        await until(lambda: not node.shard.holds_lease)
+        await asyncio.sleep(0.3)
+
+        assert 250 <= node.gateway.staleness_ms < 2_000
