@@ -97,6 +97,8 @@ class PlayedReplica:
         self.majority = True
         # How many batches are decided and then lost, with their answers: leadership ends while they travel.
         self.answers_lost = 0
+        # How long it needs no step while nothing comes.
+        self.wakes_after_ms = 5
         # Whether what it lacks comes as rows instead of batches.
         self.installs = False
         self.believes_leads = False
@@ -160,7 +162,7 @@ class PlayedReplica:
             if self.majority:
                 answers += [Answered(token, Confirmed(), self._head.sequence) for token in self._confirms]
                 self._confirms.clear()
-        return Outbox(answers, applied, self.standing, now.steady_ms + 5, installed=installed)
+        return Outbox(answers, applied, self.standing, now.steady_ms + self.wakes_after_ms, installed=installed)
 
     def _catch_up(self) -> list[Applied]:
         missing = self.log.committed[self._head.sequence :]

@@ -41,7 +41,7 @@ HOPS_MAX: Final = 3
 # before: usually the answer is some milliseconds ahead of the news.
 REFUSED_MS: Final = 250
 # How often what has waited too long is looked for; all bounds are some hundreds of milliseconds.
-LOOK_MS: Final = 50
+LOOK_MS: Final = 100
 # How long after a stream has failed the next one is tried; doubled with each failure, with jitter.
 REOPEN_MS_MIN: Final = 50
 REOPEN_MS_MAX: Final = 1_000
@@ -135,7 +135,7 @@ class Forwarding:
         self._refused_until_ms = 0
         self._reopen_at_ms = 0
         self._reopen_after_ms = REOPEN_MS_MIN
-        self._look_at_ms = 0
+        self._timer: asyncio.TimerHandle | None = None
         self._stopped = False
 
     # Callers of this node.
@@ -179,14 +179,16 @@ class Forwarding:
         self.readers.stepped(standing, now_ms)
         if (before.leads, before.leader_id, before.term) != (standing.leads, standing.leader_id, standing.term):
             self._follow()
-        if now_ms >= self._look_at_ms:
-            self._look(now_ms)
+        if self._timer is None and not self._stopped:
+            self._look()
 
     def stop(self) -> None:
         """The node is ending: answer everybody who waits. Safe to repeat."""
         if self._stopped:
             return
         self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
         self._drop_link()
         never = Rejection(Reason.NODE_DRAINING, "this node is shutting down; nothing was decided: ask another node")
         for errand in (*self.errands.take_all(), *self._take_held()):
@@ -390,9 +392,13 @@ class Forwarding:
 
     # Time.
 
-    def _look(self, now_ms: int) -> None:
-        """Answer those who have waited too long, and try again what failed."""
-        self._look_at_ms = now_ms + LOOK_MS
+    def _look(self) -> None:
+        """Answer those who have waited too long, and try again what failed.
+
+        By a timer of its own: while nothing is heard the replica steps no more often than its elections need.
+        """
+        self._timer = self._loop.call_later(LOOK_MS / 1_000, self._look)
+        now_ms = self._clock.steady_ms()
         for errand in self.errands.take_over(now_ms):
             self._host.hand_out(errand.ticket, _unknown() if errand.unknown else self.no_leader())
         if self._held:
