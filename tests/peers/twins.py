@@ -233,6 +233,7 @@ class PlayedReplica:
             if self.answers_lost:
                 self.answers_lost -= 1
                 self.believes_leads = False
+                self.log.leader_id, self.log.term = "", self.log.term + 1
                 unknown = Rejection(Reason.COMMIT_UNKNOWN, "leadership was lost while this was committed")
                 return [Answered(proposal.token, unknown, 0) for proposal in proposals]
         return [
