@@ -11,14 +11,9 @@ import pytest
 from stepward.internal.v1 import peer_service_pb2 as pb
 from stepward.server.core import keys
 from stepward.server.core.commands import (
-    Answer,
     CancelJob,
     CloseStream,
     JobSubmitted,
-    OpenSession,
-    RenewSession,
-    SessionOpened,
-    SessionRenewed,
     StreamClosed,
     Sweep,
 )
@@ -27,12 +22,7 @@ from stepward.server.peers import forwarding
 from stepward.server.peers.errands import Errand, Errands
 from stepward.server.peers.forwarding import HOPS_MAX
 from stepward.server.session_binding import NobodyWaits
-from stepward.server.tickets import FutureTicket
-from tests.peers.twins import IDS, Node, S, reason_of, twins, until
-
-
-def session(node_id: str, session_id: str = "s" * 8) -> OpenSession:
-    return OpenSession(session_id, "default", "default", ("book",), 1, "", "", node_id)
+from tests.peers.twins import IDS, S, reason_of, twins, until
 
 
 async def test_follower_hands_commands_to_the_leader() -> None:
@@ -348,37 +338,6 @@ async def test_deposed_leader_sends_on_what_it_did_not_decide() -> None:
         assert cluster["n3"].shard.leads
 
 
-async def test_h005_renewal_through_a_node_that_lags() -> None:
-    """A session that was just opened is renewed through a follower that has not heard of it yet."""
-    async with twins() as cluster, asyncio.timeout(30):
-        leader, node = cluster["n1"], cluster["n2"]
-        for number in range(1_000):
-            node.replica.applies = False
-            session_id = f"session-{number}"
-            opened = await leader.shard.call(session("n1", session_id))
-            assert isinstance(opened, SessionOpened)
-            renewed: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-            node.shard.renew(RenewSession(session_id, opened.generation, 0), FutureTicket(renewed))  # type: ignore[arg-type]  # any answer
-            await asyncio.sleep(0)
-            node.replica.applies = True
-            assert isinstance(await renewed, SessionRenewed)
-
-
-async def test_renewals_go_in_front_of_everything_else() -> None:
-    """In a message as in a batch."""
-    async with twins() as cluster, asyncio.timeout(S):
-        node = cluster["n2"]
-        closing = [asyncio.ensure_future(node.shard.call(CloseStream(f"s{number}", 1))) for number in range(3)]
-        await asyncio.sleep(0)
-        renewed: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        node.shard.renew(RenewSession("nobody", 1, 0), FutureTicket(renewed))  # type: ignore[arg-type]  # any answer
-        await asyncio.gather(renewed, *closing)
-
-        (request,) = [request for pipe in node.pipes for request in pipe.requests if request.commands]
-        assert [command.urgent for command in request.commands] == [True, False, False, False]
-        assert all(isinstance(task.result(), StreamClosed) for task in closing)
-
-
 async def test_supervisor_of_another_node_sweeps_nothing() -> None:
     """Sweeps are the leader's own; one that comes from elsewhere is of a node that thinks that it leads."""
     async with twins() as cluster, asyncio.timeout(S):
@@ -434,40 +393,6 @@ async def test_node_that_shuts_down_tells_everybody_what_it_knows() -> None:
 
         reasons = [one.rejection.reason for one in done if isinstance(one, Refused)]
         assert reasons == [Reason.COMMIT_UNKNOWN, Reason.NODE_DRAINING]
-
-
-async def test_renewal_is_never_sent_twice() -> None:
-    """Its list is of the moment at which it was made; the next one comes soon."""
-    async with twins() as cluster, asyncio.timeout(S):
-        for node_id, other_id in (("n2", "n3"), ("n3", "n2")):
-            replica = cluster[node_id].replica
-            replica.hears, replica._leader_id = False, other_id
-        node = cluster["n2"]
-        await until(lambda: node.shard.standing.leader_id == "n3")
-        assert reason_of(await renewed(node)) is Reason.NO_LEADER
-
-        sent = [command.urgent for pipe in node.pipes for request in pipe.requests for command in request.commands]
-        assert sent == [True]
-
-
-async def renewed(node: Node) -> Answer:
-    future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-    node.shard.renew(RenewSession("nobody", 1, 0), FutureTicket(future))
-    return await future
-
-
-async def test_renewal_waits_for_a_leader_for_less_than_the_time_to_the_next_one() -> None:
-    """Two that wait would be decided one behind the other; a report may wait for a third of a TTL."""
-    async with twins(session_ttl_ms=3_600) as cluster, asyncio.timeout(S):
-        cluster.elect("")
-        node = cluster["n2"]
-        await until(lambda: not node.shard.standing.leader_id)
-        began = time.monotonic()
-        closing = asyncio.ensure_future(node.shard.call(CloseStream("nobody", 1)))
-        assert reason_of(await renewed(node)) is Reason.NO_LEADER
-        assert 0.3 <= time.monotonic() - began < 0.6
-        assert reason_of(await closing) is Reason.NO_LEADER
-        assert 1.2 <= time.monotonic() - began < 1.5
 
 
 async def test_what_was_sent_before_the_leader_was_lost_stays_unknown() -> None:
