@@ -11,7 +11,7 @@ from stepward.internal.v1 import peer_service_pb2 as pb
 from stepward.server.core.commands import CloseStream, StreamClosed
 from stepward.server.core.rejections import Reason, Refused
 from stepward.server.peers import encoding
-from tests.peers.twins import Cluster, Pipe, S, Served, reason_of, twins, until
+from tests.peers.twins import Broken, Cluster, Pipe, S, Served, reason_of, twins, until
 
 
 class Caller:
@@ -105,6 +105,19 @@ async def test_newer_stream_of_a_node_replaces_the_older_one() -> None:
         await until(older.served.done)
 
         assert older.pipe._down.empty()
+
+
+async def test_stream_that_breaks_before_its_welcome_leaves_nothing_behind() -> None:
+    """Neither in the place of the newest of its node, nor by ending one that stands."""
+    async with twins() as cluster, asyncio.timeout(S):
+        standing, broken = Caller(cluster), Caller(cluster)
+        await standing.open()
+        await broken.pipe.write(pb.ForwardRequest(hello=broken.hello))
+        broken.pipe.broken = True
+        with pytest.raises(Broken):
+            await broken.served
+
+        assert isinstance(await standing.ask(CLOSE), StreamClosed)
 
 
 async def test_new_work_of_other_nodes_takes_the_room_that_there_is() -> None:

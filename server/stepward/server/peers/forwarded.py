@@ -93,11 +93,11 @@ class ForwardedCalls:
         """
         hello = await self._hello(context)
         self._door.admit(hello, context)
+        await context.write(pb.ForwardResponse(welcome=self._welcome))
         stream = _Stream(self._config.stream_bytes_waiting_max)
         if hello.node_id in self._newest:
             self._newest[hello.node_id].over = True
         self._newest[hello.node_id] = stream
-        await context.write(pb.ForwardResponse(welcome=self._welcome))
         reader = asyncio.create_task(self._read(context, stream))
         writer = asyncio.create_task(stream.write(context))
         try:
