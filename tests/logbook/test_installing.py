@@ -141,10 +141,11 @@ def test_promises_of_this_node_stay() -> None:
     trio = Trio(limits=SHORT)
     leader, lagging = behind(trio)
     store = trio.machines[lagging].store
-    before = [store.fact(name) for name in (facts.IDENTITY, facts.TERM, facts.QUARANTINE)]
+    store.put_fact(facts.NEWCOMERS, b"\x81\xa2n9\x07")
+    before = [store.fact(name) for name in (facts.IDENTITY, facts.TERM, facts.QUARANTINE, facts.NEWCOMERS)]
     trio.replica(lagging).install(fetch(trio, leader, lagging))
 
-    assert [store.fact(name) for name in (facts.IDENTITY, facts.TERM, facts.QUARANTINE)] == before
+    assert [store.fact(name) for name in (facts.IDENTITY, facts.TERM, facts.QUARANTINE, facts.NEWCOMERS)] == before
     assert open_identity(store).node_id == lagging
 
 

@@ -104,6 +104,14 @@ def test_incarnation_and_number_of_the_stream_only_grow() -> None:
     assert told == [False, True, False, True, True, False, True, False, True]
 
 
+def test_incarnations_that_were_met_before_the_start_count() -> None:
+    keeper = Doorkeeper(US, has_tls=False, trusted_network=False, incarnations={"n1": 5})
+
+    assert "has begun anew as 5" in admitted(keeper, hello(incarnation=4))
+    assert not admitted(keeper, hello(incarnation=5))
+    assert keeper.newest_incarnation("n1") == 5
+
+
 def test_numbers_matter_for_streams_that_replace_each_other_only() -> None:
     """Other calls come beside them."""
     keeper = doorkeeper()

@@ -33,6 +33,7 @@ from stepward.server.interceptor import CallShell, Rooms
 from stepward.server.job_ids import JobIds, newest_job_id
 from stepward.server.logbook.identity import open_identity
 from stepward.server.logbook.outbox import Transfer
+from stepward.server.logbook.quarantine import read_newcomers
 from stepward.server.logbook.replica import Instant, Replica
 from stepward.server.metrics import Exposition
 from stepward.server.operating import Operating
@@ -140,6 +141,7 @@ class Node:
             self._admission = self._make_admission(store)
             self.identity: Identity = open_identity(store)
             check_addresses(self.identity, config)
+            incarnations = read_newcomers(store)
             self._shard = self._make_shard(store)
             self._free_bytes = store.free_bytes
             opened.pop_all()
@@ -163,6 +165,7 @@ class Node:
             free_bytes=self._free_bytes,
             admission=self._admission,
             on_fatal=self._on_fatal,
+            incarnations=incarnations,
         )
         for part in (self._sessions, self._agent_calls, self._gateway):
             self._peering.contact.on_lost(part.send_away)

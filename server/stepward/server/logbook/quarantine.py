@@ -39,6 +39,7 @@ class State(Struct, frozen=True, forbid_unknown_fields=True):
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(State).decode
+_decode_newcomers: Final = msgspec.msgpack.Decoder(dict[str, int]).decode
 # There is no quarantine, or no more.
 _WHOLE: Final = b""
 
@@ -61,6 +62,21 @@ def read(store: Rows) -> State | None:
         return _decode(value)
     except msgspec.DecodeError as error:
         raise JournalCorrupt(f"the quarantine of this node cannot be read: {error}") from error
+
+
+def read_newcomers(store: Rows) -> dict[str, int]:
+    """The newest incarnation of each other node that has begun anew, as far as this node has answered it.
+
+    Raises:
+        JournalCorrupt: What stands there is none.
+    """
+    value = store.fact(facts.NEWCOMERS)
+    if value is None:
+        return {}
+    try:
+        return _decode_newcomers(value)
+    except msgspec.DecodeError as error:
+        raise JournalCorrupt(f"which nodes have begun anew cannot be read: {error}") from error
 
 
 class Quarantine:
@@ -195,21 +211,30 @@ class Newcomers:
         self._post = post
         self._contacts = contacts
         self._quarantine = quarantine
-        self._incarnations: dict[str, int] = {}
+        # Durable before an answer leaves: without one no newcomer takes part, and once one does, the directory that
+        # its node had before must never count again, whoever was started anew meanwhile.
+        self._incarnations = read_newcomers(raft.journal.store)
         # This leader's last index when it first heard of (peer, incarnation), in the term `_led_term`.
         self._first_heard: dict[tuple[str, int], int] = {}
         self._led_term = 0
 
     def on_hello(self, peer_id: str, frame: Hello) -> None:
         """Forget what the peer was, and tell it what it needs to know."""
-        if self._incarnations.get(peer_id) != frame.incarnation:
-            self._incarnations[peer_id] = frame.incarnation
+        newest = self._incarnations.get(peer_id, 0)
+        if frame.incarnation < newest:
+            return
+        if frame.incarnation > newest:
+            self._remember(peer_id, frame.incarnation)
             self._forget(peer_id)
         if self._quarantine.mute:
             # It has forgotten its own terms, and an answer would say that it had none.
             return
         needed = self._needed_index(peer_id, frame.incarnation) if self._raft.leads else 0
         self._post.put(peer_id, HelloAnswer(frame.incarnation, self._raft.term, needed))
+
+    def _remember(self, peer_id: str, incarnation: int) -> None:
+        self._incarnations[peer_id] = incarnation
+        self._raft.journal.store.put_fact(facts.NEWCOMERS, _encode(self._incarnations))
 
     def _forget(self, peer_id: str) -> None:
         """What the peer acknowledged before, it does not hold any more."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -12,6 +13,8 @@ from stepward.server.core.rejections import Reason, Refused, Rejection
 from stepward.server.peers import tls
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from stepward.server.interceptor import Context
 
 # Rises with every change after which nodes of before would misunderstand each other.
@@ -78,11 +81,20 @@ def why_refused(us: Introduction, hello: pb.Hello) -> Rejection | None:
 class Doorkeeper:
     """Lets in what comes from nodes of this cluster, and remembers the newest that it has seen of each."""
 
-    def __init__(self, us: Introduction, *, has_tls: bool, trusted_network: bool) -> None:
+    def __init__(
+        self,
+        us: Introduction,
+        *,
+        has_tls: bool,
+        trusted_network: bool,
+        incarnations: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
+        """`incarnations`: the newest that this node has met before it was started, by node."""
         self.us = us
         self._has_tls = has_tls
         self._trusted_network = trusted_network
-        self._newest: dict[str, tuple[int, int]] = {}
+        # Incarnation, and number of the stream.
+        self._newest: dict[str, tuple[int, int]] = {node_id: (newest, 0) for node_id, newest in incarnations.items()}
 
     def admit_caller(self, context: Context, node_id: str = "") -> None:
         """Look who calls. `node_id`: as which node he speaks; empty where any node of the CA may ask.
@@ -123,7 +135,7 @@ class Doorkeeper:
         newest, connection = self._newest.get(hello.node_id, (0, 0))
         if hello.incarnation < newest:
             text = f"{hello.node_id} speaks as incarnation {hello.incarnation}, and has begun anew as {newest} since"
-            raise Refused(_refusal(f"{text}: two directories serve as the same node; end the older one"))
+            raise Refused(_refusal(f"{text}: two directories serve as the same node; end the older one, and remove it"))
         if hello.incarnation > newest:
             # Streams go on being numbered upwards: whoever takes in what comes on them knows no incarnations.
             self._newest[hello.node_id] = (hello.incarnation, connection)

@@ -24,7 +24,7 @@ _log = observe.logger("peers")
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from stepward.server.admission import Admission
     from stepward.server.clock import Clock
@@ -50,8 +50,12 @@ class Peering:
         admission: Admission,
         free_bytes: Callable[[], int],
         on_fatal: Callable[[str], None],
+        incarnations: Mapping[str, int],
     ) -> None:
-        """`free_bytes`: of the disk of this node. `on_fatal` is told why this node can meet the others no more."""
+        """`free_bytes`: of the disk of this node. `on_fatal` is told why this node can meet the others no more.
+
+        `incarnations`: the newest of the other nodes that it has met.
+        """
         self._on_fatal = on_fatal
         rng = random.Random(random.SystemRandom().getrandbits(128))
         self.us = Introduction(
@@ -61,7 +65,12 @@ class Peering:
             members=frozenset(identity.members),
             configuration_hash=cluster.fingerprint(),
         )
-        self.doorkeeper = Doorkeeper(self.us, has_tls=config.tls is not None, trusted_network=config.trusted_network)
+        self.doorkeeper = Doorkeeper(
+            self.us,
+            has_tls=config.tls is not None,
+            trusted_network=config.trusted_network,
+            incarnations=incarnations,
+        )
         self.channels = PeerChannels(config.nodes, config)
         self.links = Links(
             self.us,

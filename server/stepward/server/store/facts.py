@@ -22,6 +22,8 @@ APPLIED: Final = b"applied"
 TERM: Final = b"term"
 # What a node that began with an empty directory has learnt so far. Absent: it takes part in full.
 QUARANTINE: Final = b"quarantine"
+# Which other nodes have begun with an empty directory, and the newest incarnation of each. Absent: none has.
+NEWCOMERS: Final = b"newcomers"
 
 encode_head: Final = msgspec.msgpack.Encoder().encode
 _decode_head: Final = msgspec.msgpack.Decoder(rows.Head).decode
