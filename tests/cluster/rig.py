@@ -85,9 +85,9 @@ class Rig:
         command = [sys.executable, "-m", "stepward.agents.examples.travel_service", "--port", "0"]
         self._travel = Child.start("travel", [*command, "--ledger", str(self.ledger), *options], folder=self.folder)
 
-    def start_agent(self, name: str, *, slots: int = 16) -> Child:
-        """A trip agent that nothing starts again."""
-        there = ("--server", self.address, "--travel", self.travel.address, "--no-service")
+    def start_agent(self, name: str, *, slots: int = 16, at: str = "") -> Child:
+        """A trip agent that nothing starts again; it knows the cluster by all addresses, or by the one given."""
+        there = ("--server", at or self.address, "--travel", self.travel.address, "--no-service")
         command = [sys.executable, "-m", "stepward.agents.examples", *there, "--slots", str(slots), "--name", name]
         self.agents[name] = Child.launch(name, command, folder=self.folder)
         return self.agents[name]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.cluster.nodes import NODE_IDS, Nodes, calls_made, judged
-from tests.cluster.traffic import Traffic, agents_connect
+from tests.cluster.traffic import Traffic, agents_connect, expected, trip_input
 from tests.faults.network import OUTSIDE, Network
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(180)]
@@ -23,6 +23,9 @@ SLOW_MS = 30
 UNFINISHED_MIN = 10
 # Longer than it takes to miss a leader twice, and shorter than a lease.
 CUT_S = 3.0
+# What a follower hears of the leader comes so late.
+LAG_MS = 300
+READS = 20
 
 
 class Stage(NamedTuple):
@@ -34,8 +37,8 @@ class Stage(NamedTuple):
 
 
 @asynccontextmanager
-async def on_three_hosts(folder: Path) -> AsyncIterator[Stage]:
-    """All of it, with agents that are connected."""
+async def on_three_hosts(folder: Path, *, agents: bool = True) -> AsyncIterator[Stage]:
+    """All of it, with agents that are connected unless a test has its own."""
     configuration = folder / "network.toml"
     configuration.write_text("[node]\ntrusted_network = true\n")
     with Network(NODE_IDS) as network:
@@ -45,10 +48,11 @@ async def on_three_hosts(folder: Path) -> AsyncIterator[Stage]:
         with Nodes(folder, addresses=addresses, prefixes=prefixes, options=options) as nodes:
             nodes.start_nodes()
             nodes.start_travel("--no-deduplication", "--slow-ms", str(SLOW_MS))
-            for name in ("agent-1", "agent-2"):
+            names = ("agent-1", "agent-2") if agents else ()
+            for name in names:
                 nodes.start_agent(name)
             async with nodes.client() as client:
-                await agents_connect(client, 2)
+                await agents_connect(client, len(names))
                 yield Stage(network, nodes, Traffic(client))
 
 
@@ -117,3 +121,28 @@ async def test_slow_and_lossy_wires_lose_nothing(tmp_path: Path) -> None:
 
         assert unfinished >= UNFINISHED_MIN
         assert network.lost("n1", "n2") > 0
+
+
+async def test_h005_h106_follower_that_lags_says_nothing_of_its_own(tmp_path: Path) -> None:
+    """Whatever it has not yet heard of it asks the leader: its agent loses no lease, its callers find what is there."""
+    async with on_three_hosts(tmp_path, agents=False) as stage:
+        network, nodes, traffic = stage
+        leader = await nodes.leader()
+        slow, quick = nodes.others(leader)
+        network.wire(leader, slow, delay_ms=LAG_MS)
+        nodes.start_agent("agent-1", at=nodes.addresses[slow])
+        async with nodes.client(quick) as near, nodes.client(slow) as far:
+            await agents_connect(near, 1)
+            submitting = asyncio.create_task(traffic.submit(TRIPS))
+            for number in range(READS):
+                submitted = await near.submit("trip", trip_input(number), idempotency_key=f"read-{number}")
+                traffic.acknowledged[submitted.job_id] = expected(number)
+                assert (await far.get(submitted.job_id)).job_id == submitted.job_id
+            await submitting
+            behind = (await nodes.statuses(leader))[leader].sequence - (await nodes.statuses(slow))[slow].sequence
+            await traffic.ended(seconds_max=90)
+            network.heal()
+            print(f"{behind} batches behind; {await judged(nodes, traffic)}")
+
+            assert behind > 0
+            assert await nodes.leader() == leader
