@@ -8,6 +8,7 @@ import pytest
 
 from stepward.client import AsyncClient, JobState
 from stepward.client.definition_file import loads
+from tests.cluster.long_form import run_rounds
 from tests.cluster.rig import SESSION_TTL_MS, Rig, until
 from tests.cluster.traffic import Traffic, agents_connect, agents_drain, drawn_seed
 
@@ -95,8 +96,8 @@ async def test_restart_of_agents_costs_no_lease(tmp_path: Path, only_seed: int |
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 async def test_many_restarts_of_agents_cost_no_lease(tmp_path: Path, only_seed: int | None) -> None:
-    """The same a hundred times."""
-    await drain_rounds(tmp_path, 100, drawn_seed(only_seed))
+    """The same more often: `make drains ROUNDS=100` is the long form."""
+    await drain_rounds(tmp_path, 30, drawn_seed(only_seed))
 
 
 @pytest.mark.parametrize(
@@ -158,3 +159,7 @@ async def test_second_signal_ends_at_once(tmp_path: Path) -> None:
 
     assert ended.state is JobState.COMPLETED
     assert report.breaches == []
+
+
+if __name__ == "__main__":
+    run_rounds(__doc__, drain_rounds)

@@ -103,7 +103,7 @@ async def test_nothing_is_lost_or_done_twice(tmp_path: Path, only_seed: int | No
 @pytest.mark.timeout(600)
 async def test_nothing_is_lost_or_done_twice_in_many_rounds(tmp_path: Path, only_seed: int | None) -> None:
     """The same, often enough that kills hit between most pairs of steps."""
-    await kill_rounds(tmp_path, 20, drawn_seed(only_seed))
+    await kill_rounds(tmp_path, 10, drawn_seed(only_seed))
 
 
 @pytest.mark.parametrize("how", ["killed", "paused"])
