@@ -12,13 +12,13 @@ import pytest
 
 from stepward.client import Client, TlsFiles, tls
 from stepward.client.errors import TlsFilesWrong
-from stepward.v1 import cluster_service_pb2
 from tests.certificates import Authority, Files
 from tests.client.both_clients import BOTH, Driver
 from tests.client.command_line import run
 from tests.client.scripted_server import ScriptedServer
+from tests.client.test_cluster import said
 
-STATUS = cluster_service_pb2.GetStatusResponse(cluster_id="c", node_id="n1")
+STATUS = said("n1", leader=True)
 
 
 @pytest.fixture(scope="module")

@@ -96,8 +96,8 @@ def test_from_the_files_to_a_node_that_came_back(machines: Machines) -> None:
     first = [machines.start(node_id) for node_id in IDS]
     before = machines.command("cluster", "status")
     created = machines.command("cluster", "create", at=machines.nodes["n2"])
-    again = machines.command("cluster", "create", at=machines.nodes["n3"])
     machines.wait_until_well()
+    again = machines.command("cluster", "create", at=machines.nodes["n3"])
     with client(machines) as caller:
         trip = Definition("trip")
         trip.step("book", queue="nobody")

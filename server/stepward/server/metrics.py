@@ -223,6 +223,10 @@ PEERS: Final = (
     counter("frame_bytes_sent_total", "Their bytes.", lambda v: v.counters.frame_bytes_sent),
     counter("frame_bytes_received_total", "Their bytes.", lambda v: v.counters.frame_bytes_received),
     counter("rows_fetched_total", "Rows that were fetched from the leader.", lambda v: v.counters.rows_fetched),
+    counter("fetches_total", "Times that all rows were fetched and taken over.", lambda v: v.counters.fetches),
+    counter("fetches_failed_total", "Fetches that failed and were begun again.", lambda v: v.counters.fetches_failed),
+    counter("rows_exported_total", "Rows that were given to other nodes.", lambda v: v.counters.rows_exported),
+    counter("exports_total", "Times that all rows were given to another node.", lambda v: v.counters.exports),
 )
 
 DISK: Final = (
