@@ -12,13 +12,19 @@ import pytest
 
 from stepward.client import Client, TlsFiles, tls
 from stepward.client.errors import TlsFilesWrong
+from stepward.v1 import cluster_service_pb2
 from tests.certificates import Authority, Files
 from tests.client.both_clients import BOTH, Driver
 from tests.client.command_line import run
 from tests.client.scripted_server import ScriptedServer
 from tests.client.test_cluster import said
 
-STATUS = said("n1", leader=True)
+
+def well() -> cluster_service_pb2.GetStatusResponse:
+    """The status of a node that is well, and stays so however long a test takes: its beat is of later."""
+    status: cluster_service_pb2.GetStatusResponse = said("n1", leader=True)
+    status.shards[0].supervisor_beat_at.FromDatetime(datetime.now(UTC) + timedelta(hours=1))
+    return status
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +47,7 @@ def serving(files: Files) -> Iterator[ScriptedServer]:
     """A server that shows a certificate and wants to see one."""
     pair = (files.key.read_bytes(), files.certificate.read_bytes())
     server = ScriptedServer(grpc.ssl_server_credentials([pair], files.ca.read_bytes(), require_client_auth=True))
-    server.always("GetStatus", STATUS)
+    server.always("GetStatus", well())
     yield server
     server.stop()
 

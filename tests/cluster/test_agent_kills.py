@@ -77,6 +77,7 @@ async def agent_kill_rounds(folder: Path, rounds: int, chance: random.Random) ->
     assert losses
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 async def test_killed_agents_leave_nothing_undone_or_doubled(tmp_path: Path, only_seed: int | None) -> None:
     """Their parents start them again, and others finish what they had begun."""

@@ -57,6 +57,7 @@ async def serving(rig: Rig, client: AsyncClient, traffic: Traffic, chance: rando
         await traffic.ended(seconds_max=60)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     ("kills", "options"),

@@ -30,6 +30,7 @@ def test_every_action_has_a_handler() -> None:
     assert {step.queue for step in definition.steps} == {agent.queue}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_show_holds_what_it_promises(tmp_path: Path) -> None:
     """Every failure to its end, with real processes, and the cloud's own record compared."""
