@@ -194,7 +194,7 @@ BOUNDS: dict[str, list[Bound]] = {
     "ClusterService/GetStatus": [],
     "ClusterService/CreateCluster": [],
     "ClusterService/TransferLeader": [],
-    "ClusterService/RecoverNode": [],
+    "ClusterService/RecoverNode": verb(reason_least=1),
     "OperatorService/TerminateJob": verb(reason_least=1),
     "OperatorService/PauseJob": verb(),
     "OperatorService/ResumeJob": verb(),
@@ -226,18 +226,16 @@ UNBOUNDED: dict[str, str] = {
     "definition": "the rules of definitions, all of which have a table of their own",
     "jobs": "each is refused by itself, as SubmitJob would",
     "from": "of a call that is not served yet",
-    "shard": "of a call that is not served yet",
-    "node_id": "of a call that is not served yet",
-    "gone_node_ids": "of a call that is not served yet",
-    "actor": "of a call that is not served yet",
+    "shard": "there is one; another is refused",
+    "node_id": "one that is no member is refused",
+    "gone_node_ids": "each must be another member",
 }
 # Calls that refuse nothing for what a field holds, and why.
 NOT_REFUSED: dict[str, str] = {
     "DefinitionService/ValidateDefinition": "what is wrong is its answer",
     "JobService/WatchJobs": "not served yet",
     "ClusterService/CreateCluster": "it has no fields",
-    "ClusterService/TransferLeader": "not served yet",
-    "ClusterService/RecoverNode": "not served yet",
+    "ClusterService/TransferLeader": "what it names is a member or none",
 }
 WHOLE = {"google.protobuf.Duration", "google.protobuf.Timestamp"}
 

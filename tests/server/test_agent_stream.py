@@ -263,16 +263,7 @@ async def _last_of(call: Any) -> object:
 
 async def test_refusal_of_a_deposed_leader_says_nothing_to_the_agent() -> None:
     """Silence is safe, and the next heartbeat finds the new leader; when none is found, all streams of the node end."""
-    stream = AgentStream(
-        SESSION,
-        SessionOpened(generation=1, ttl_ms=3_000),
-        shard=LeadingShard(),  # type: ignore[arg-type]  # all that is asked of it
-        clock=ManualClock(steady_ms=0, wall_ms=0),
-        limits=Limits(),
-        config=NodeConfig(data=Path()),
-        counters=Counters(),
-        all_unanswered=Unanswered(),
-    )
+    stream = stream_on(LeadingShard())
     stream.heartbeat_answered(Rejection(Reason.NOT_LEADER, "no"), number=1, arrived_ms=0)
 
     assert stream.queued() == []
@@ -281,16 +272,7 @@ async def test_refusal_of_a_deposed_leader_says_nothing_to_the_agent() -> None:
 
 async def test_refusal_that_the_session_has_ended_ends_the_stream() -> None:
     """Its agent has to open a new one."""
-    stream = AgentStream(
-        SESSION,
-        SessionOpened(generation=1, ttl_ms=3_000),
-        shard=LeadingShard(),  # type: ignore[arg-type]  # all that is asked of it
-        clock=ManualClock(steady_ms=0, wall_ms=0),
-        limits=Limits(),
-        config=NodeConfig(data=Path()),
-        counters=Counters(),
-        all_unanswered=Unanswered(),
-    )
+    stream = stream_on(LeadingShard())
     stream.heartbeat_answered(Rejection(Reason.SESSION_ENDED, "over"), number=1, arrived_ms=0)
 
     assert stream.queued() == []

@@ -38,6 +38,7 @@ RIGHT: dict[str, dict[str, Any]] = {
     "AgentService/RenewSession": {"session_id": "session-0123456789"},
     "AgentService/ReportAttempts": {"session_id": "session-0123456789"},
     "OperatorService/TerminateJob": {"reason": "why"},
+    "ClusterService/RecoverNode": {"reason": "why"},
 }
 # Refusals that say nothing of the field: what it names is not there, or what was waited for did not come.
 BEYOND = {
@@ -47,6 +48,7 @@ BEYOND = {
     "WAIT_TIMED_OUT",
     "UNIMPLEMENTED",
     "STEP_NOT_FOUND",
+    "NODE_STATE",
 }
 
 

@@ -16,7 +16,7 @@ from stepward.server.core.commands import CloseStream, SessionOpened
 from stepward.server.core.rejections import Reason, Rejection
 from stepward.server.core.rows import Assignment, CancelReason, Session
 from stepward.server.observe import Counters
-from stepward.server.shard import changed
+from stepward.server.reading import changed
 from stepward.v1 import agent_service_pb2 as pb
 from tests.simulation.agenda import MS
 from tests.simulation.tickets import ShardTicket

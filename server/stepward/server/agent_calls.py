@@ -18,8 +18,8 @@ from stepward.server.core import keys, views
 from stepward.server.core.commands import AttemptsReported, CloseStream, RenewSession, SessionRenewed
 from stepward.server.core.rejections import Reason, Refused, Rejection, refuse
 from stepward.server.core.rows import Assignment, CancelReason, Session
+from stepward.server.reading import changed
 from stepward.server.reads import CurrentRows
-from stepward.server.shard import changed
 from stepward.server.tickets import FutureTicket
 from stepward.v1 import agent_service_pb2 as pb
 
@@ -242,12 +242,13 @@ class AgentCalls:
         """Wake the calls that a batch may have news for."""
         if not self._ears:
             return
-        for key, row in changed(applied, _FOLLOWED):
+        for key, row in changed(applied, _FOLLOWED, lambda key: keys.owner(key) in self._ears):
+            session_id = keys.owner(key)
+            ear = self._ears[session_id]
             if isinstance(row, Assignment):
-                ear = self._ears.get(key[1 : key.index(b"\0")].decode())
-                for wait in () if ear is None else ear.waits:
+                for wait in ear.waits:
                     wait.wake()
-            elif key[:1] == keys.SESSION and (ear := self._ears.get(session_id := key[1:].decode())) is not None:
+            elif key[:1] == keys.SESSION:
                 assert row is None or isinstance(row, Session)
                 for wait in ear.waits:
                     if session_binding.why_over(session_id, row, wait.generation) is not None:

@@ -13,8 +13,8 @@ from stepward.server.core import keys
 from stepward.server.core.commands import DefinitionApplied, JobSubmitted
 from stepward.server.core.rejections import Reason, Refused, Rejection, refuse
 from stepward.server.core.rows import JOB_STATES_FINAL, JobState, Progress
+from stepward.server.reading import changed
 from stepward.server.reads import CurrentRows
-from stepward.server.shard import changed
 from stepward.server.tickets import FutureTicket
 
 if TYPE_CHECKING:
@@ -282,10 +282,14 @@ class Gateway:
                 watcher.closed = refusal(job_id).rejection
                 watcher.wake()
 
+    def _is_awaited(self, key: bytes) -> bool:
+        job_id = keys.progress_job_id(key)
+        return job_id in self._waiters or job_id in self._watchers
+
     def _on_applied(self, applied: Applied) -> None:
         if not self._waiters and not self._watchers:
             return
-        for key, row in changed(applied, keys.PROGRESS):
+        for key, row in changed(applied, keys.PROGRESS, self._is_awaited):
             if not isinstance(row, Progress):
                 continue
             job_id = keys.progress_job_id(key)

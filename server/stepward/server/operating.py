@@ -6,7 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from stepward.server import observe
-from stepward.server.core.rejections import Reason, Refused, Rejection, refuse
+from stepward.server.api import validate
+from stepward.server.core.rejections import Reason, Refused, Rejection, Violation, refuse
 from stepward.server.logbook.outbox import Recover, Recovered, Transfer, Transferred
 from stepward.server.peers.passing import Unreached, pass_on
 from stepward.v1 import cluster_service_pb2, cluster_service_pb2_grpc
@@ -86,17 +87,17 @@ class Operating:
         Raises:
             Refused: INVALID_ARGUMENT; NODE_STATE when it does not wait for one that is named.
         """
+        found = validate.verb(reason, actor, self._limits)
+        if not reason.strip():
+            found += (Violation("reason", "is empty; say why what the others have promised does not count any more"),)
+        validate.require(found)
         peers = self._identity.peers
+        if not peers:
+            raise refuse(Reason.NODE_STATE, f"{self._identity.node_id} is the only node, and waits for no other")
         unknown = sorted(set(gone_ids) - set(peers))
         if unknown or not gone_ids:
             named = ", ".join(unknown) or "nobody"
-            text = f"gone_node_ids names {named}; it must name others of this cluster: {', '.join(peers) or 'none'}"
-            raise refuse(Reason.INVALID_ARGUMENT, text)
-        if not reason.strip() or len(reason) > self._limits.reason_chars_max:
-            text = f"reason has {len(reason)} characters; it must have 1 to {self._limits.reason_chars_max}"
-            raise refuse(Reason.INVALID_ARGUMENT, text)
-        if len(actor) > self._limits.actor_chars_max:
-            text = f"actor has {len(actor)} characters; it must have at most {self._limits.actor_chars_max}"
+            text = f"gone_node_ids names {named}; it must name others of this cluster: {', '.join(peers)}"
             raise refuse(Reason.INVALID_ARGUMENT, text)
         answer = await self._shard.ask(partial(Recover, gone_ids=frozenset(gone_ids)))
         if not isinstance(answer, Recovered):

@@ -1,4 +1,4 @@
-"""What who reads is given: committed rows, some of them kept decoded."""
+"""What who reads is given: committed rows, some of them kept decoded, and the rows of a batch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Final
 from stepward.server.core import keys
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from stepward.server.core.rows import Row
+    from stepward.server.logbook.outbox import Applied
     from stepward.server.store.live import CommittedRows
 
 # Definitions that are kept decoded for readers.
@@ -36,3 +39,24 @@ class Reading:
                     self._definitions.clear()
                 self._definitions[key] = row
         return row
+
+
+def changed(
+    applied: Applied, kinds: bytes, is_wanted: Callable[[bytes], bool] | None = None
+) -> Iterator[tuple[bytes, Row | None]]:
+    """The rows of some kinds that a batch put (decoded) or deleted (None). `kinds`: first bytes of their keys.
+
+    `is_wanted` tells by the key whether anybody here asks for a row: what another leader decided came as bytes, and a
+    node that decoded all of it would do for nothing what its agents and callers are a part of.
+    """
+    if applied.changes is not None:
+        for key, row in applied.changes.items():
+            if key[0] in kinds and (is_wanted is None or is_wanted(key)):
+                yield key, row
+        return
+    for key, value in applied.puts:
+        if key[0] in kinds and (is_wanted is None or is_wanted(key)):
+            yield key, keys.decode_row(key, value)
+    for key in applied.deletes:
+        if key[0] in kinds and (is_wanted is None or is_wanted(key)):
+            yield key, None

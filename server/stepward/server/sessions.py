@@ -19,7 +19,7 @@ from stepward.server.core.commands import CloseStream, SessionOpened
 from stepward.server.core.rejections import Reason, Refused, Rejection
 from stepward.server.core.rows import Assignment, CancelReason, Session
 from stepward.server.interceptor import parse
-from stepward.server.shard import changed
+from stepward.server.reading import changed
 from stepward.v1 import agent_service_pb2 as pb
 
 if TYPE_CHECKING:
@@ -189,12 +189,11 @@ class Sessions:
         if not streams:
             return
         assigned: dict[str, list[tuple[bytes, Assignment]]] = {}
-        for key, row in changed(applied, _FOLLOWED):
+        for key, row in changed(applied, _FOLLOWED, lambda key: keys.owner(key) in streams):
+            stream = streams[keys.owner(key)]
             if isinstance(row, Assignment):
-                session_id = key[1 : key.index(b"\0")].decode()
-                if session_id in streams:
-                    assigned.setdefault(session_id, []).append((key, row))
-            elif key[:1] == keys.SESSION and (stream := streams.get(key[1:].decode())) is not None:
+                assigned.setdefault(stream.session_id, []).append((key, row))
+            elif key[:1] == keys.SESSION:
                 assert row is None or isinstance(row, Session)
                 over = session_binding.why_over(stream.session_id, row, stream.generation)
                 if over is not None:

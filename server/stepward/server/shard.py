@@ -13,7 +13,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stepward.server import observe
-from stepward.server.core import keys
 from stepward.server.core.rejections import Reason, Rejection
 from stepward.server.gathering import INTAKE_SLICES, SLICE_MS, Gathering
 from stepward.server.logbook.outbox import Arrived, Confirm, Instant, Linked, Proposal, Unlinked
@@ -37,21 +36,6 @@ if TYPE_CHECKING:
 # Commands at which gathering ends: about as many as the replica decides in one batch.
 GATHERED_MAX: Final = 2_000
 _log = observe.logger("shard")
-
-
-def changed(applied: Applied, kinds: bytes) -> Iterator[tuple[bytes, Row | None]]:
-    """The rows of some kinds that a batch put (decoded) or deleted (None). `kinds`: first bytes of their keys."""
-    if applied.changes is not None:
-        for key, row in applied.changes.items():
-            if key[0] in kinds:
-                yield key, row
-        return
-    for key, value in applied.puts:
-        if key[0] in kinds:
-            yield key, keys.decode_row(key, value)
-    for key in applied.deletes:
-        if key[0] in kinds:
-            yield key, None
 
 
 class _Step(NamedTuple):

@@ -15,7 +15,7 @@ from stepward.server.core import keys
 from stepward.server.core.commands import Sweep, Swept
 from stepward.server.core.rejections import Reason, Rejection
 from stepward.server.core.rows import Clock as TimerClock
-from stepward.server.shard import changed
+from stepward.server.reading import changed
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from stepward.server import observe
 from stepward.server.core import keys
 from stepward.server.core.rows import Beat
-from stepward.server.shard import changed
+from stepward.server.reading import changed
 from stepward.server.store.errors import StoreFailed
 
 if TYPE_CHECKING:

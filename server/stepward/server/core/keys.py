@@ -227,6 +227,11 @@ def session(session_id: str) -> bytes:
     return SESSION + session_id.encode()
 
 
+def owner(key: bytes) -> str:
+    """The session of an assignment's key, or of its own."""
+    return (key[1:] if key[:1] == SESSION else key[1 : key.index(b"\0")]).decode()
+
+
 def assignments(session_id: str) -> bytes:
     """Prefix of the assignments of a session."""
     return ASSIGNMENT + session_id.encode() + b"\0"
