@@ -1,4 +1,7 @@
-"""The parts of a step that agents run, and how an attempt of one ends. The numbers stand in rows."""
+"""The parts of a step that agents run, how an attempt ends, what may go wrong, and what is done about it.
+
+The numbers stand in rows, and those of `Trouble`, `Remedy` and `By` in the public contract: add, never change.
+"""
 
 from __future__ import annotations
 
@@ -21,3 +24,47 @@ class End(IntEnum):
     TIMED_OUT = 3
     LOST = 4
     UNKNOWN = 5
+
+
+class Trouble(IntEnum):
+    """What was detected."""
+
+    ATTEMPT_FAILED = 1
+    ATTEMPT_BROKEN = 2
+    ATTEMPT_UNKNOWN = 3
+    LEASE_LOST = 4
+    START_TO_CLOSE = 5
+    HEARTBEAT = 6
+    QUEUE_TIME = 7
+    SCHEDULE_TO_CLOSE = 8
+    RETRY_TIME = 9
+    OFFER_UNANSWERED = 10
+    POISON = 11
+    JOB_DEADLINE = 12
+    STUCK = 13
+    UNDO_FAILED = 14
+    UNDO_UNKNOWN = 15
+
+
+class Remedy(IntEnum):
+    """What was decided about it. RETRY repeats after a failure, REASSIGN after a loss or a timeout."""
+
+    NONE = 0
+    RETRY = 1
+    REASSIGN = 2
+    VERIFY = 3
+    COMPENSATE = 4
+    ESCALATE = 5
+    CONTINUE = 6
+    FAIL = 7
+    RESEND = 8
+    WITHDRAW = 9
+    CANCEL = 10
+
+
+class By(IntEnum):
+    """What led to a remedy: a sweep of the supervisor, what an agent or a caller said, or a person."""
+
+    SUPERVISOR = 1
+    REPORT = 2
+    PERSON = 3
