@@ -16,6 +16,7 @@
 #   make pauses ROUNDS=200     let their leader stand still under load, so many times
 #   make histories ROUNDS=10   kill and pause nodes under callers whose answers must fit one order
 #   make drains ROUNDS=100     restart agents one after the other under load, so many times
+#   make attempts ROUNDS=200   lose agents and leaders at work that may be done once only, so many times
 #   make powercuts ROUNDS=20   cut the power of all of their disks, as root
 #   make failovers KILLS=20    measure how long nothing is decided when a leader is killed
 #   make bench      measure; BENCH="--help" shows how
@@ -40,7 +41,7 @@ SEED ?=
 # Root tests are asked for when this is root; otherwise pytest's summary says what was left out.
 ROOT_FLAG := $(if $(filter 0,$(shell id -u)),--root)
 
-.PHONY: demo demo-cluster env test check format-check lint types protos-fresh buf tests-all format protos baseline docs museum simulation kills pauses histories drains powercuts failovers bench clean
+.PHONY: demo demo-cluster env test check format-check lint types protos-fresh buf tests-all format protos baseline docs museum simulation kills pauses histories drains attempts powercuts failovers bench clean
 
 demo: $(VENV)/.stamp-server
 	$(BIN)/stepward demo
@@ -114,6 +115,9 @@ histories: env
 
 drains: env
 	$(BIN)/python -m tests.cluster.test_drains --rounds $(ROUNDS)
+
+attempts: env
+	$(BIN)/python -m tests.cluster.test_node_attempts --rounds $(ROUNDS)
 
 powercuts: env
 	$(BIN)/python -m tests.cluster.test_node_disks --rounds $(ROUNDS)

@@ -1,7 +1,7 @@
-/* Moves the wall clock of one process while it runs, and no other clock.
+/* Moves the wall clock of one process while it runs, and the one that counts suspension.
 
-   Preloaded (LD_PRELOAD) with WALL_OFFSET_FILE naming a file that holds one double: seconds that are added to
-   CLOCK_REALTIME from now on. Steady clocks are those of the kernel, and so are all timers. */
+   Preloaded (LD_PRELOAD) with CLOCK_OFFSETS_FILE naming a file that holds two doubles: seconds that are added to
+   CLOCK_REALTIME and to CLOCK_BOOTTIME from now on. The monotonic clock is that of the kernel, and so are all timers. */
 
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -13,26 +13,28 @@
 #include <time.h>
 #include <unistd.h>
 
-static const volatile double *offset_s;
+static const volatile double *offsets_s;
 
-__attribute__((constructor)) static void find_offset(void) {
-    const char *path = getenv("WALL_OFFSET_FILE");
+__attribute__((constructor)) static void find_offsets(void) {
+    const char *path = getenv("CLOCK_OFFSETS_FILE");
     int file = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
     if (file < 0)
         return;
-    void *page = mmap(NULL, sizeof *offset_s, PROT_READ, MAP_SHARED, file, 0);
+    void *page = mmap(NULL, 2 * sizeof *offsets_s, PROT_READ, MAP_SHARED, file, 0);
     if (page != MAP_FAILED)
-        offset_s = page;
+        offsets_s = page;
     close(file);
 }
 
 int clock_gettime(clockid_t clock, struct timespec *now) {
     long failed = syscall(SYS_clock_gettime, clock, now);
-    if (failed || !offset_s || (clock != CLOCK_REALTIME && clock != CLOCK_REALTIME_COARSE))
+    int is_wall = clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE;
+    if (failed || !offsets_s || (!is_wall && clock != CLOCK_BOOTTIME))
         return (int)failed;
-    double whole = floor(*offset_s);
+    double offset_s = offsets_s[is_wall ? 0 : 1];
+    double whole = floor(offset_s);
     now->tv_sec += (time_t)whole;
-    now->tv_nsec += (long)((*offset_s - whole) * 1e9);
+    now->tv_nsec += (long)((offset_s - whole) * 1e9);
     if (now->tv_nsec >= 1000000000L) {
         now->tv_nsec -= 1000000000L;
         now->tv_sec += 1;

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any, cast
 
 import pytest
@@ -214,11 +213,11 @@ async def test_h108_without_a_leader_a_call_ends_in_time_and_the_hint_is_cleared
         cluster.elect("")
         node = cluster["n2"]
         await until(lambda: not (node.shard.standing.leader_id))
-        began = time.monotonic()
+        began = asyncio.get_running_loop().time()
         refusals = await asyncio.gather(
             *(node.gateway.submit(node.submission()) for _ in range(20)), return_exceptions=True
         )
-        took_s = time.monotonic() - began
+        took_s = asyncio.get_running_loop().time() - began
         rejections = [refused.rejection for refused in refusals if isinstance(refused, Refused)]
 
         assert [one.reason for one in rejections] == [Reason.NO_LEADER] * 20
@@ -227,14 +226,14 @@ async def test_h108_without_a_leader_a_call_ends_in_time_and_the_hint_is_cleared
         assert all(one.metadata == {} for one in rejections)
         assert node.admission.waiting == 0
         cluster.elect("n3")
-        began = time.monotonic()
+        began = asyncio.get_running_loop().time()
         submitted = None
         while submitted is None:
             try:
                 submitted = await node.gateway.submit(node.submission())
             except Refused as refused:
                 await asyncio.sleep(refused.rejection.retry_after_ms / 1_000)
-        assert time.monotonic() - began < 2.0
+        assert asyncio.get_running_loop().time() - began < 2.0
 
 
 async def test_call_ends_in_time_although_the_replica_has_nothing_to_do() -> None:
@@ -244,11 +243,11 @@ async def test_call_ends_in_time_although_the_replica_has_nothing_to_do() -> Non
         node = cluster["n2"]
         node.replica.wakes_after_ms = 60_000
         await until(lambda: not node.shard.standing.leader_id)
-        began = time.monotonic()
+        began = asyncio.get_running_loop().time()
         with pytest.raises(Refused):
             await node.gateway.submit(node.submission())
 
-        assert time.monotonic() - began < 1.0
+        assert asyncio.get_running_loop().time() - began < 1.0
 
 
 async def test_h108_nodes_that_take_each_other_for_the_leader_ask_a_bounded_number_of_times() -> None:
@@ -279,11 +278,11 @@ async def test_h107_leader_that_steps_down_lets_nobody_hang() -> None:
         leader.replica.answers_lost, leader.replica.hears = 1, False
         calls = [asyncio.ensure_future(one) for one in (*keyed, *bare)]
         await until(lambda: not leader.replica.answers_lost)
-        began = time.monotonic()
+        began = asyncio.get_running_loop().time()
         cluster.elect("n3")
         done = await asyncio.gather(*calls, return_exceptions=True)
 
-        assert time.monotonic() - began < 1.0
+        assert asyncio.get_running_loop().time() - began < 1.0
         assert all(isinstance(one, JobSubmitted) and not one.duplicate for one in done[:10])
         # What was in the batch that was lost has happened, and nobody knows; what came behind it was decided later.
         unknown = [one.rejection.reason for one in done[10:] if isinstance(one, Refused)]

@@ -16,7 +16,6 @@ import grpc
 
 from stepward.internal.v1 import peer_service_pb2 as pb
 from stepward.server.agent_calls import AgentCalls
-from stepward.server.clock import SystemClock
 from stepward.server.config import NodeConfig
 from stepward.server.core import clocks, keys, rows
 from stepward.server.core.commands import AnyCommand, ApplyDefinition, SubmitJob
@@ -51,12 +50,13 @@ from stepward.server.store import facts
 from stepward.server.store.live import CommittedRows
 from stepward.server.store.memory import MemoryStore
 from tests.core.definitions import compiled, step, trip
+from tests.peers.played_time import LoopClock
 from tests.server.host import admission
 
 A = TypeVar("A", Sessions, AgentCalls)
 
 S = 10.0
-CLOCK = SystemClock()
+CLOCK = LoopClock()
 IDS = ("n1", "n2", "n3")
 LIMITS = Limits(session_ttl_ms=9_000)
 LEASE_MS = 60_000
