@@ -109,11 +109,12 @@ NAMES = "only A-Z a-z 0-9 . _ - are allowed"
         ),
         # Numbers that this software gives no name to.
         (
-            trip(step("a", effect=3, start=9, on_unknown=-1)),
+            trip(step("a", effect=7, start=9, on_unknown=-1)),
             [
                 (
                     "steps[0].effect",
-                    "it is 3, which is unknown here; it must be IDEMPOTENT (1), NON_IDEMPOTENT (2) or left out",
+                    "it is 7, which is unknown here; it must be IDEMPOTENT (1), NON_IDEMPOTENT (2), PIVOT (3), "
+                    "IRREVERSIBLE (4) or left out",
                 ),
                 (
                     "steps[0].start",

@@ -26,8 +26,8 @@ EXHIBITS = (
         "an exception behind the charge is taken for a charge that was not made (H042)",
         rule(
             "attempts:_close",
-            "step.maybe_done or how is not End.FAILED",
-            "step.maybe_done or how not in (End.FAILED, End.BROKEN)",
+            "step.maybe_done or trouble is not Trouble.ATTEMPT_FAILED",
+            "step.maybe_done or trouble not in (Trouble.ATTEMPT_FAILED, Trouble.ATTEMPT_BROKEN)",
         ),
         f"{SCENARIOS}/test_reports.py::test_an_exception_that_nobody_classified_may_hide_an_effect",
         "('COMPENSATED', 'FAILED') ==",

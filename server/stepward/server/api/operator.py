@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from stepward.server.api import convert, lookup, validate
 from stepward.server.core.commands import PauseJob, ResumeJob, RetryStep, SkipStep, TerminateJob, VerbDone
 from stepward.server.core.rejections import Reason, Refused, Violation
-from stepward.server.core.rows import Payload
-from stepward.server.core.step_verbs import NO_OUTPUT
+from stepward.server.core.rows import NO_OUTPUT, Payload
 from stepward.v1 import operator_service_pb2
 
 if TYPE_CHECKING:

@@ -37,20 +37,18 @@ def is_given_up(progress: Progress) -> bool:
 
 
 def activate(batch: Batch, job_id: str, ordinal: int) -> None:
-    """Make a step ready for the first time. An input that cannot be built fails it at once."""
+    """Make a step ready for the first time. One whose input cannot be built is in trouble at once."""
     step = rows.Step(StepState.PENDING, batch.moment.wall_ms)
-    failure = _input_failure(batch, job_id, ordinal)
+    failure = input_failure(batch, job_id, ordinal)
     if failure is None:
         make_ready(batch, job_id, ordinal, step, states.FORWARD)
         return
-    from stepward.server.core import compensation  # noqa: PLC0415 - the two rules call each other
+    from stepward.server.core import remediation  # noqa: PLC0415 - the two rules call each other
 
-    failed = batch.move(job_id, ordinal, step, StepState.FAILED, NO_TIMER, failure=failure)
-    batch.event(job_id, EventType.StepFailed, ordinal=ordinal, detail=failure.told)
-    compensation.step_failed(batch, job_id, ordinal, failed)
+    remediation.no_input(batch, job_id, ordinal, step, failure)
 
 
-def _input_failure(batch: Batch, job_id: str, ordinal: int) -> Failure | None:
+def input_failure(batch: Batch, job_id: str, ordinal: int) -> Failure | None:
     """Why the input of a step cannot be built, if so."""
     spec = batch.spec(job_id, ordinal)
     if not spec.input:
@@ -111,21 +109,25 @@ def forget_progress(batch: Batch, job_id: str, ordinal: int) -> None:
         batch.draft.delete(key)
 
 
-def step_succeeded(batch: Batch, job_id: str, ordinal: int) -> None:
+def step_succeeded(batch: Batch, job_id: str, ordinal: int, *, tell_later: bool = False) -> None:
     """Count a success: its dependents may become ready, and the job may be complete.
 
     Deriving the successors belongs to the same batch as the success, so there is no moment at which a job has
-    nothing to do although steps are left. (Of a very wide step a row says which ones are still to be told.)
+    nothing to do although steps are left. (Of a very wide step a row says which ones are still to be told; and of one
+    that is passed over as soon as it would begin, since its dependents may have to be passed over like it.)
     """
     progress = batch.progress(job_id)
     progress = batch.put_progress(job_id, progress, steps_open=progress.steps_open - 1)
     if not goes_forward(progress):
         return
     if progress.steps_open == 0:
-        batch.put_progress(job_id, progress, state=JobState.COMPLETED, ended_wall_ms=batch.moment.wall_ms)
+        ended_wall_ms = batch.moment.wall_ms
+        batch.put_progress(job_id, progress, state=JobState.COMPLETED, ended_wall_ms=ended_wall_ms, failure=None)
         batch.event(job_id, EventType.JobCompleted)
-        return
-    spreads.begin(batch, job_id, ordinal)
+    elif tell_later:
+        spreads.begin_later(batch, job_id, ordinal)
+    else:
+        spreads.begin(batch, job_id, ordinal)
 
 
 def need_met(batch: Batch, job_id: str, ordinal: int) -> None:

@@ -1,29 +1,29 @@
-"""How an attempt ends when it does not succeed, and what the policy makes of it.
+"""How an attempt ends when it does not succeed, and how another one comes about; `remediation` says which it is to be.
 
 The rules are the same for the action of a step and for its undo; `states.Phase` tells them apart.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from stepward.server.core import advance, compensation, keys, leases, policies, rows, schedules, states, verifying
-from stepward.server.core.batch import NO_TIMER, TimerAt
-from stepward.server.core.rows import (
-    CancelReason,
-    Clock,
-    Effect,
-    End,
-    EventType,
-    Failure,
-    Lingering,
-    OnUnknown,
-    Part,
-    StepState,
+from stepward.server.core import (
+    advance,
+    compensation,
+    keys,
+    leases,
+    policies,
+    remediation,
+    rows,
+    schedules,
+    states,
+    verifying,
 )
-from stepward.server.core.schedules import What
+from stepward.server.core.batch import TimerAt
+from stepward.server.core.remedies import FAILURES, TIMEOUTS
+from stepward.server.core.rows import CancelReason, Clock, Effect, Failure, Lingering, Part, StepState, Trouble
 
 if TYPE_CHECKING:
     from stepward.server.core.batch import Batch
@@ -32,69 +32,43 @@ if TYPE_CHECKING:
 
 
 def end(
-    batch: Batch, job_id: str, ordinal: int, how: End, failure: Failure, *, retry_after_ms: int | None = None
+    batch: Batch, job_id: str, ordinal: int, trouble: Trouble, failure: Failure, *, retry_after_ms: int | None = None
 ) -> None:
     """End the open attempt of a step and decide what follows."""
     step = batch.step(job_id, ordinal)
     assert step is not None
     assert step.state in states.HELD
     phase = states.phase(step.state)
-    step = _close(batch, job_id, ordinal, step, how, failure)
-    if compensation.is_unwanted(batch, job_id, phase):
-        unsettle(batch, job_id, ordinal, step)
-    elif verifying.may_tell(batch, job_id, ordinal, step, how):
-        verifying.ask(batch, job_id, ordinal, step, how, failure)
-    else:
-        follow(batch, job_id, ordinal, step, phase, how, failure, retry_after_ms=retry_after_ms)
+    step = _close(batch, job_id, ordinal, step, trouble, failure)
+    remediation.attempt_ended(batch, job_id, ordinal, step, phase, trouble, failure, retry_after_ms=retry_after_ms)
 
 
-def follow(
-    batch: Batch,
-    job_id: str,
-    ordinal: int,
-    step: Step,
-    phase: Phase,
-    how: End,
-    failure: Failure,
-    *,
-    retry_after_ms: int | None = None,
-) -> None:
-    """Do what the policy of a part of a step says when an attempt of it has ended like this: repeat it, or give up."""
-    if _may_retry(batch, job_id, ordinal, step, phase, how, failure):
-        wait_ms = _wait_ms(batch, job_id, ordinal, step, phase, retry_after_ms)
-        too_late = _too_late(batch, job_id, ordinal, step, phase, wait_ms)
-        if not too_late:
-            _wait_for_retry(batch, job_id, ordinal, step, phase, wait_ms)
-            return
-        failure = replace(failure, message=f"{failure.message}; {too_late}" if failure.message else too_late)
-    _give_up(batch, job_id, ordinal, step, phase, how, failure)
-
-
-def _close(batch: Batch, job_id: str, ordinal: int, step: Step, how: End, failure: Failure) -> Step:
+def _close(batch: Batch, job_id: str, ordinal: int, step: Step, trouble: Trouble, failure: Failure) -> Step:
     """Count the attempt, take or keep its assignment, and remember whether it may have happened.
 
     Work that nobody confirmed stopped keeps its slot until the agent answers the cancel or its session ends.
     """
     phase = states.phase(step.state)
     # An on-offer handler that ended or was lost before it said that it had started was an attempt only if it reported.
-    number = step.attempts + (step.state is phase.offered and how in (End.FAILED, End.BROKEN, End.UNKNOWN))
+    number = step.attempts + (step.state is phase.offered and trouble in FAILURES)
     lingering, fence_led_ms = step.lingering, step.fence_at_led_ms
     key = keys.assignment(step.session_id, step.token, job_id, ordinal)
-    if how is End.TIMED_OUT:
+    if trouble in TIMEOUTS:
         step = let_go(batch, job_id, ordinal, step, CancelReason.TIMEOUT)
         lingering = step.lingering
     else:
         batch.draft.delete(key)
-    if how is End.LOST and phase.part is not Part.VERIFY:
+    if trouble is Trouble.LEASE_LOST and phase.part is not Part.VERIFY:
         lingering = _linger(batch, step, Lingering(step.session_id, step.token, lost=True))
         fence_led_ms = max(fence_led_ms, fence_of(batch, step.session_id))
-    type_ = {
-        End.FAILED: phase.attempt_failed,
-        End.BROKEN: phase.attempt_failed,
-        End.TIMED_OUT: phase.attempt_timed_out,
-        End.LOST: phase.attempt_lost,
-        End.UNKNOWN: phase.attempt_unknown,
-    }[how]
+    type_ = phase.attempt_timed_out
+    match trouble:
+        case Trouble.ATTEMPT_FAILED | Trouble.ATTEMPT_BROKEN:
+            type_ = phase.attempt_failed
+        case Trouble.ATTEMPT_UNKNOWN:
+            type_ = phase.attempt_unknown
+        case Trouble.LEASE_LOST:
+            type_ = phase.attempt_lost
     batch.event(
         job_id,
         type_,
@@ -109,8 +83,8 @@ def _close(batch: Batch, job_id: str, ordinal: int, step: Step, how: End, failur
         ordinal,
         step,
         attempts=number,
-        lease_losses=step.lease_losses + (how is End.LOST),
-        maybe_done=step.maybe_done or how is not End.FAILED,
+        lease_losses=step.lease_losses + (trouble is Trouble.LEASE_LOST),
+        maybe_done=step.maybe_done or trouble is not Trouble.ATTEMPT_FAILED,
         failure=failure,
         lingering=lingering,
         fence_at_led_ms=fence_led_ms,
@@ -150,27 +124,7 @@ def _linger(batch: Batch, step: Step, attempt: Lingering) -> tuple[Lingering, ..
     return (*kept, attempt)
 
 
-def _may_retry(batch: Batch, job_id: str, ordinal: int, step: Step, phase: Phase, how: End, failure: Failure) -> bool:
-    retry = batch.policy(job_id, ordinal, phase).retry
-    if not failure.retryable or failure.kind in retry.non_retryable_kinds:
-        return False
-    if step.attempts >= retry.attempts_max or step.lease_losses >= batch.limits.lease_losses_max:
-        return False
-    if len(step.lingering) >= batch.limits.lingering_max:
-        return False
-    return how is End.FAILED or _repeating_is_harmless(batch, job_id, ordinal, phase)
-
-
-def _repeating_is_harmless(batch: Batch, job_id: str, ordinal: int, phase: Phase) -> bool:
-    """Whether an attempt that may have happened may be followed by another."""
-    spec = batch.spec(job_id, ordinal)
-    if phase.part is Part.VERIFY:
-        return True
-    effect = spec.undo.effect if phase.undo and spec.undo is not None else spec.effect
-    return effect is Effect.IDEMPOTENT
-
-
-def _wait_ms(batch: Batch, job_id: str, ordinal: int, step: Step, phase: Phase, retry_after_ms: int | None) -> int:
+def wait_ms(batch: Batch, job_id: str, ordinal: int, step: Step, phase: Phase, retry_after_ms: int | None) -> int:
     """How long to wait for the next attempt: what the agent asked for, or what the policy draws."""
     if retry_after_ms is not None:
         return min(retry_after_ms, batch.limits.duration_ms_max)
@@ -179,84 +133,20 @@ def _wait_ms(batch: Batch, job_id: str, ordinal: int, step: Step, phase: Phase, 
     return policies.retry_delay_ms(max(1, step.attempts), retry, batch.rng)
 
 
-def _too_late(batch: Batch, job_id: str, ordinal: int, step: Step, phase: Phase, wait_ms: int) -> str:
+def too_late(batch: Batch, job_id: str, ordinal: int, step: Step, phase: Phase, delay_ms: int) -> str:
     """Why it is of no use to wait so long for another attempt, as the end of a sentence; empty when it is of use."""
     bound = schedules.no_start_from(batch.policy(job_id, ordinal, phase), step)
-    if bound is None or batch.moment.log_ms + wait_ms < bound.at_log_ms:
+    if bound is None or batch.moment.log_ms + delay_ms < bound.at_log_ms:
         return ""
     left_ms = max(0, bound.at_log_ms - batch.moment.log_ms)
-    return f"not tried again: the wait would be {wait_ms} ms, and its {bound.what.value} is over in {left_ms} ms"
+    what = schedules.WORDS[bound.what]
+    return f"not tried again: the wait would be {delay_ms} ms, and its {what} is over in {left_ms} ms"
 
 
-def _wait_for_retry(batch: Batch, job_id: str, ordinal: int, step: Step, phase: Phase, wait_ms: int) -> None:
-    batch.move(job_id, ordinal, step, phase.retry_wait, batch.log_in(wait_ms))
-    batch.event(job_id, phase.retry_scheduled, ordinal=ordinal, attempt=step.attempts + 1, due_in_ms=wait_ms)
-
-
-def is_poison(batch: Batch, step: Step, how: End) -> bool:
-    """Whether too many sessions were lost while they held a step: more would use up the agents."""
-    return how is End.LOST and step.lease_losses >= batch.limits.lease_losses_max
-
-
-def _give_up(batch: Batch, job_id: str, ordinal: int, step: Step, phase: Phase, how: End, failure: Failure) -> None:
-    """No further attempt: undo the job, or ask a person."""
-    poison = is_poison(batch, step, how)
-    if poison:
-        text = f"{step.lease_losses} sessions were lost while they held this step; it is set aside"
-        failure = Failure("POISON", text, batch.spec(job_id, ordinal).id, retryable=False)
-    unknown = how in (End.LOST, End.UNKNOWN) or _nobody_knows(how, failure)
-    harmless = _repeating_is_harmless(batch, job_id, ordinal, phase)
-    match phase.part:
-        case Part.VERIFY:
-            verifying.not_told(batch, job_id, ordinal, step, failure.told)
-        case Part.UNDO if unknown and not harmless:
-            compensation.undo_unknown(batch, job_id, ordinal, step, failure)
-        case Part.UNDO:
-            compensation.undo_failed(batch, job_id, ordinal, step, failure)
-        case Part.ACTION if poison:
-            compensation.escalate(batch, job_id, ordinal, step, failure)
-        case Part.ACTION if unknown and not (harmless and how in (End.TIMED_OUT, End.BROKEN)):
-            _outcome_unknown(batch, job_id, ordinal, step, failure)
-        case Part.ACTION:
-            _fail(batch, job_id, ordinal, step, failure)
-        case never:
-            assert_never(never)
-
-
-def _outcome_unknown(batch: Batch, job_id: str, ordinal: int, step: Step, failure: Failure) -> None:
-    unknown = batch.move(job_id, ordinal, step, StepState.OUTCOME_UNKNOWN, NO_TIMER, failure=failure)
-    batch.event(job_id, EventType.StepOutcomeUnknown, ordinal=ordinal, detail=failure.kind)
-    if batch.spec(job_id, ordinal).on_unknown is OnUnknown.COMPENSATE:
-        compensation.step_failed(batch, job_id, ordinal, unknown)
-    else:
-        compensation.escalate(batch, job_id, ordinal, unknown, failure)
-
-
-def _nobody_knows(how: End, failure: Failure) -> bool:
-    """Whether a last attempt may or may not have happened. A failure that is final because of what it gave is known."""
-    return how is End.TIMED_OUT or (how is End.BROKEN and failure.retryable)
-
-
-def _fail(batch: Batch, job_id: str, ordinal: int, step: Step, failure: Failure) -> None:
-    failed = batch.move(job_id, ordinal, step, StepState.FAILED, NO_TIMER, failure=failure)
-    batch.event(job_id, EventType.StepFailed, ordinal=ordinal, detail=failure.told)
-    compensation.step_failed(batch, job_id, ordinal, failed)
-
-
-def out_of_time(batch: Batch, job_id: str, ordinal: int, step: Step, what: What) -> None:
-    """A step that no agent holds has waited for as long as it may. That is no attempt, and is never retried."""
-    phase = states.phase(step.state)
-    if step.state is phase.ready:
-        advance.unready(batch, job_id, ordinal, step)
-    policy = batch.policy(job_id, ordinal, phase)
-    failure = schedules.failure(policy, what, batch.spec(job_id, ordinal).id)
-    if what is What.RETRY_TIME and step.failure is not None:
-        # Why it needed another attempt says more than that there was no time for one.
-        text = f"not tried again within the {what.value} of {policy.retry.time_ms_max} ms"
-        said = step.failure.message
-        failure = replace(step.failure, message=f"{said}; {text}" if said else text, retryable=False)
-    # Nothing has happened since the attempt before, of which it was known that another could follow.
-    _give_up(batch, job_id, ordinal, step, phase, End.FAILED, failure)
+def wait_for_retry(batch: Batch, job_id: str, ordinal: int, step: Step, phase: Phase, delay_ms: int) -> None:
+    """Let a part of a step wait for its next attempt."""
+    batch.move(job_id, ordinal, step, phase.retry_wait, batch.log_in(delay_ms))
+    batch.event(job_id, phase.retry_scheduled, ordinal=ordinal, attempt=step.attempts + 1, due_in_ms=delay_ms)
 
 
 def ready_again(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
@@ -266,7 +156,7 @@ def ready_again(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
     if bound is None or batch.moment.log_ms < bound.at_log_ms:
         advance.make_ready(batch, job_id, ordinal, step, phase)
     else:
-        out_of_time(batch, job_id, ordinal, step, bound.what)
+        remediation.out_of_time(batch, job_id, ordinal, step, bound.what)
 
 
 def unsettle(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
@@ -297,8 +187,8 @@ def never_started(batch: Batch, job_id: str, ordinal: int, *, cancelled: bool) -
         ready_again(batch, job_id, ordinal, step)
     else:
         # An agent that refuses while it goes on taking work would be offered the same step again and again.
-        wait_ms = min(_wait_ms(batch, job_id, ordinal, step, phase, None), left_ms)
-        _wait_for_retry(batch, job_id, ordinal, step, phase, wait_ms)
+        delay_ms = min(wait_ms(batch, job_id, ordinal, step, phase, None), left_ms)
+        wait_for_retry(batch, job_id, ordinal, step, phase, delay_ms)
 
 
 def stopped(batch: Batch, job_id: str, ordinal: int, *, draining: bool) -> None:
@@ -314,9 +204,9 @@ def stopped(batch: Batch, job_id: str, ordinal: int, *, draining: bool) -> None:
     draining = draining and session is not None and session.draining
     kind = "INTERRUPTED" if draining else "STOPPED"
     failure = Failure(kind, "the agent stopped the attempt before its end", batch.spec(job_id, ordinal).id)
-    harmless = _repeating_is_harmless(batch, job_id, ordinal, phase)
+    harmless = remediation.repeating_is_harmless(batch, job_id, ordinal, phase.part)
     if not (draining and harmless) or compensation.is_unwanted(batch, job_id, phase):
-        end(batch, job_id, ordinal, End.UNKNOWN, failure)
+        end(batch, job_id, ordinal, Trouble.ATTEMPT_UNKNOWN, failure)
         return
     batch.draft.delete(keys.assignment(step.session_id, step.token, job_id, ordinal))
     batch.event(

@@ -54,6 +54,7 @@ def cancel_job(batch: Batch, command: CancelJob) -> JobCancelled:
         if progress.waiting:
             _retry_failed_undos(batch, command)
         return JobCancelled(command.job_id, True)
+    check_may_turn_back(batch, command.job_id, "it cannot be cancelled any more")
     batch.event(command.job_id, EventType.JobCancelRequested, detail=command.reason, actor=command.actor)
     failure = Failure("CANCELLED", command.reason or "cancelled on request", retryable=False)
     progress = batch.put_progress(command.job_id, progress, cancel_requested=True, failure=failure)
@@ -104,10 +105,11 @@ def escalate(batch: Batch, job_id: str, ordinal: int, step: Step, failure: Failu
     """A step waits for a person. Branches that do not depend on it go on."""
     batch.move(job_id, ordinal, step, StepState.ESCALATED, NO_TIMER, failure=failure)
     batch.event(job_id, EventType.StepEscalated, ordinal=ordinal, detail=failure.told)
-    _escalate_job(batch, job_id, failure)
+    escalate_job(batch, job_id, failure)
 
 
-def _escalate_job(batch: Batch, job_id: str, failure: Failure) -> None:
+def escalate_job(batch: Batch, job_id: str, failure: Failure) -> None:
+    """A job waits for a person to look. What of it can go on goes on."""
     progress = batch.progress(job_id)
     if progress.terminating:
         # Nobody is asked any more.
@@ -158,6 +160,38 @@ def starts_nothing(progress: Progress, phase: Phase) -> bool:
     return progress.terminating or (phase.part is not Part.UNDO and is_stopping(progress))
 
 
+def check_may_turn_back(batch: Batch, job_id: str, cannot: str) -> None:
+    """Refuse to undo a job whose point of no return has been passed, or may have been.
+
+    Raises:
+        Refused: JOB_STATE, which step that is, and what cannot be done therefore.
+    """
+    ordinal = past_pivot(batch, job_id)
+    if ordinal is None:
+        return
+    step_id, step = batch.spec(job_id, ordinal).id, batch.require_step(job_id, ordinal)
+    known = "has succeeded" if step.state is StepState.SUCCEEDED else f"may have happened ({step.state.name})"
+    text = (
+        f"step {step_id!r} of job {job_id}, its point of no return, {known}; {cannot}: what is left of it can be tried "
+        "again, passed over or terminated"
+    )
+    state = batch.progress(job_id).state.name
+    raise refuse(Reason.JOB_STATE, text, job_id=job_id, step_id=step_id, state=state)
+
+
+def past_pivot(batch: Batch, job_id: str) -> int | None:
+    """Where the point of no return of a job stands, once it has succeeded or may have: the job turns back no more."""
+    ordinal = batch.places(job_id).pivot
+    step = None if ordinal is None else batch.step(job_id, ordinal)
+    if ordinal is None or step is None:
+        return None
+    at_work = step.state is StepState.RUNNING
+    if step.state is StepState.OFFERED:
+        key = keys.assignment(step.session_id, step.token, job_id, ordinal)
+        at_work = batch.draft.require(key, rows.Assignment).start is StartMode.ON_OFFER
+    return ordinal if at_work or step.maybe_done or step.state is StepState.SUCCEEDED else None
+
+
 def stop(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
     """Visit of STOP."""
     if _stop(batch, job_id, ordinal, step):
@@ -196,7 +230,7 @@ def _stop(batch: Batch, job_id: str, ordinal: int, step: Step) -> bool:
     if state in states.ACTIVE or state is StepState.ESCALATED:
         state = StepState.OUTCOME_UNKNOWN if step.maybe_done else StepState.CANCELLED
         if step.state is StepState.ESCALATED:
-            state = StepState.OUTCOME_UNKNOWN
+            state = StepState.OUTCOME_UNKNOWN if step.maybe_done else StepState.FAILED
         if state is StepState.CANCELLED:
             batch.event(job_id, EventType.StepCancelled, ordinal=ordinal)
     clear = leases.is_clear(step, led_ms=batch.moment.led_ms)
@@ -341,14 +375,14 @@ def undo_failed(batch: Batch, job_id: str, ordinal: int, step: Step, failure: Fa
     """An undo failed for good: a person must look. It holds only what must come after it."""
     batch.move(job_id, ordinal, step, StepState.UNDO_FAILED, NO_TIMER, failure=failure)
     batch.event(job_id, EventType.UndoFailed, ordinal=ordinal, detail=failure.told)
-    _escalate_job(batch, job_id, replace(failure, step_id=batch.spec(job_id, ordinal).id))
+    escalate_job(batch, job_id, replace(failure, step_id=batch.spec(job_id, ordinal).id))
 
 
 def undo_unknown(batch: Batch, job_id: str, ordinal: int, step: Step, failure: Failure) -> None:
     """Nobody can tell whether an undo that may not be repeated has happened: a person must look."""
     batch.move(job_id, ordinal, step, StepState.UNDO_OUTCOME_UNKNOWN, NO_TIMER, failure=failure)
     batch.event(job_id, EventType.UndoOutcomeUnknown, ordinal=ordinal, detail=failure.told)
-    _escalate_job(batch, job_id, replace(failure, step_id=batch.spec(job_id, ordinal).id))
+    escalate_job(batch, job_id, replace(failure, step_id=batch.spec(job_id, ordinal).id))
 
 
 def _end_job(batch: Batch, job_id: str) -> None:

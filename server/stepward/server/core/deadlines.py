@@ -5,12 +5,14 @@ It has a timer row of its own, which is there until the deadline has passed or t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from stepward.server.core import advance, compensation, keys, rows, termination
-from stepward.server.core.rows import EventType, Failure, OnDeadline
+from stepward.server.core import advance, compensation, keys, remedies, rows, termination
+from stepward.server.core.parts import Remedy
+from stepward.server.core.remedies import Facts, RemedyPolicy
+from stepward.server.core.rows import EventType, Failure, Trouble
 
 if TYPE_CHECKING:
     from stepward.server.core.batch import Batch
@@ -45,19 +47,28 @@ def passed(batch: Batch, job_id: str) -> None:
     progress = batch.put_progress(job_id, progress, deadline_passed=True)
     text = f"the job has not ended within its deadline of {batch.job(job_id).deadline_ms} ms"
     batch.event(job_id, EventType.JobDeadlinePassed, detail=text)
-    if advance.goes_forward(progress):
-        on_deadline(batch, job_id, progress, Failure("JOB_DEADLINE", text, retryable=False))
+    failure = Failure("JOB_DEADLINE", text, retryable=False)
+    policy = RemedyPolicy(on_deadline=batch.body(job_id).on_deadline)
+    past_pivot = compensation.past_pivot(batch, job_id) is not None
+    facts = Facts(None, wanted=advance.goes_forward(progress), past_pivot=past_pivot)
+    _carry_out(batch, job_id, progress, remedies.decide(Trouble.JOB_DEADLINE, policy, facts).remedy, failure)
 
 
-def on_deadline(batch: Batch, job_id: str, progress: Progress, failure: Failure) -> None:
-    """Do what the definition says of a job that goes forward beyond its deadline."""
-    match batch.body(job_id).on_deadline:
-        case OnDeadline.COMPENSATE:
+def _carry_out(batch: Batch, job_id: str, progress: Progress, remedy: Remedy, failure: Failure) -> None:
+    """Do what was decided about a job that is late."""
+    match remedy:
+        case Remedy.NONE:
+            # It is being undone already.
+            pass
+        case Remedy.COMPENSATE:
             compensation.begin(batch, job_id, batch.put_progress(job_id, progress, failure=failure))
-        case OnDeadline.CANCEL:
+        case Remedy.CANCEL:
             progress = batch.put_progress(job_id, progress, failure=failure, cancel_requested=True)
             compensation.begin(batch, job_id, progress)
-        case OnDeadline.FAIL:
+        case Remedy.FAIL:
             termination.terminate(batch, job_id, failure)
-        case never:
-            assert_never(never)
+        case Remedy.ESCALATE:
+            compensation.escalate_job(batch, job_id, failure)
+        case _:
+            msg = f"{remedy.name} is nothing that is done about a deadline"
+            raise AssertionError(msg)

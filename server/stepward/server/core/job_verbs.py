@@ -42,7 +42,9 @@ def resume_job(batch: Batch, command: ResumeJob) -> VerbDone:
     if progress.state is not JobState.PAUSED:
         return VerbDone(job_id, already=True)
     batch.event(job_id, EventType.JobResumed, detail=command.reason, actor=command.actor)
-    state = JobState.ESCALATED if progress.waiting else JobState.RUNNING
+    # It may have been escalated while it was paused, without a step that waits.
+    escalated = progress.waiting or progress.failure is not None
+    state = JobState.ESCALATED if escalated else JobState.RUNNING
     batch.put_progress(job_id, progress, state=state)
     passes.begin(batch, job_id, PassKind.RESUME)
     return VerbDone(job_id, already=False)

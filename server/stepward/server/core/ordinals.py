@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from stepward.server.core.options import Effect
+
 if TYPE_CHECKING:
     from stepward.server.core.rows import DefinitionBody
 
@@ -16,10 +18,11 @@ BODIES_KEPT_MAX: Final = 256
 
 
 class Places(NamedTuple):
-    """Positions by id, and the positions of the steps that need nothing."""
+    """Positions by id, those of the steps that need nothing, and that of the point of no return, if there is one."""
 
     by_id: dict[str, int]
     roots: tuple[int, ...]
+    pivot: int | None
 
 
 # Of each there may be two at a time: who decides and who answers calls decode their rows on their own.
@@ -48,4 +51,5 @@ def _find(body: DefinitionBody) -> Places:
     return Places(
         {spec.id: ordinal for ordinal, spec in enumerate(body.steps)},
         tuple(ordinal for ordinal, spec in enumerate(body.steps) if not spec.needs),
+        next((ordinal for ordinal, spec in enumerate(body.steps) if spec.effect is Effect.PIVOT), None),
     )

@@ -1,4 +1,4 @@
-"""The parts of a step that agents run, how an attempt ends, what may go wrong, and what is done about it.
+"""The parts of a step that agents run, what may go wrong with them, and what is done about it.
 
 The numbers stand in rows, and those of `Trouble`, `Remedy` and `By` in the public contract: add, never change.
 """
@@ -16,18 +16,12 @@ class Part(IntEnum):
     VERIFY = 3
 
 
-class End(IntEnum):
-    """How an attempt ended. After all but FAILED it may have happened; BROKEN is a failure that may hide an effect."""
-
-    FAILED = 1
-    BROKEN = 2
-    TIMED_OUT = 3
-    LOST = 4
-    UNKNOWN = 5
-
-
 class Trouble(IntEnum):
-    """What was detected."""
+    """What was detected.
+
+    After all ends of an attempt but ATTEMPT_FAILED it may have happened; ATTEMPT_BROKEN is a failure that may hide an
+    effect.
+    """
 
     ATTEMPT_FAILED = 1
     ATTEMPT_BROKEN = 2
@@ -44,6 +38,7 @@ class Trouble(IntEnum):
     STUCK = 13
     UNDO_FAILED = 14
     UNDO_UNKNOWN = 15
+    INPUT = 16
 
 
 class Remedy(IntEnum):

@@ -27,7 +27,17 @@ from stepward.server.core.commands import (
     Succeeded,
     Unknown,
 )
-from stepward.server.core.rows import CancelReason, Clock, End, EventType, Failure, JobState, Part, StartMode, StepState
+from stepward.server.core.rows import (
+    CancelReason,
+    Clock,
+    EventType,
+    Failure,
+    JobState,
+    Part,
+    StartMode,
+    StepState,
+    Trouble,
+)
 
 if TYPE_CHECKING:
     from stepward.server.core.batch import Batch
@@ -138,7 +148,7 @@ def forgotten(batch: Batch, key: bytes) -> None:
     step_id = batch.spec(job_id, ordinal).id
     if step.token == token and step.session_id == session_id and step.state in states.HELD:
         failure = Failure("NOT_HELD", f"session {session_id} does not hold the attempt any more", step_id)
-        attempts.end(batch, job_id, ordinal, End.UNKNOWN, failure)
+        attempts.end(batch, job_id, ordinal, Trouble.ATTEMPT_UNKNOWN, failure)
     else:
         stopped = AttemptReport(AttemptRef(job_id, step_id, token), Stopped(draining=False))
         _late(batch, session_id, stopped, ordinal, step)
@@ -167,11 +177,11 @@ def _current(
             return _succeeded(batch, job_id, ordinal, step, output)
         case Failed():
             failure = _failure(batch, job_id, ordinal, event.kind, event.message, retryable=event.retryable)
-            how = End.BROKEN if event.may_have_happened else End.FAILED
-            attempts.end(batch, job_id, ordinal, how, failure, retry_after_ms=event.retry_after_ms)
+            trouble = Trouble.ATTEMPT_BROKEN if event.may_have_happened else Trouble.ATTEMPT_FAILED
+            attempts.end(batch, job_id, ordinal, trouble, failure, retry_after_ms=event.retry_after_ms)
         case Unknown(kind=kind, message=message):
             failure = _failure(batch, job_id, ordinal, kind, message, retryable=True)
-            attempts.end(batch, job_id, ordinal, End.UNKNOWN, failure)
+            attempts.end(batch, job_id, ordinal, Trouble.ATTEMPT_UNKNOWN, failure)
         case Declined(handed_back=handed_back):
             if handed_back:
                 _note_want_of_room(batch, step)
@@ -227,7 +237,10 @@ def _accepted(batch: Batch, job_id: str, ordinal: int, step: Step, assignment: A
     bound = schedules.no_start_from(batch.policy(job_id, ordinal, phase), step)
     if step.state is phase.offered and bound is not None and bound.at_log_ms <= batch.moment.log_ms:
         attempts.never_started(batch, job_id, ordinal, cancelled=True)
-        return CANCELLED, f"no attempt of this step may start any more: the {bound.what.value} is over; do not start"
+        return (
+            CANCELLED,
+            f"no attempt of this step may start any more: the {schedules.WORDS[bound.what]} is over; do not start",
+        )
     if assignment.start is StartMode.ON_ACCEPT:
         started(batch, job_id, ordinal, step)
     return RECORDED, ""
@@ -271,7 +284,7 @@ def _succeeded(batch: Batch, job_id: str, ordinal: int, step: Step, output: rows
     kind, text = _unfit(output, batch.limits)
     if kind:
         failure = _failure(batch, job_id, ordinal, kind, text, retryable=False)
-        attempts.end(batch, job_id, ordinal, End.BROKEN, failure)
+        attempts.end(batch, job_id, ordinal, Trouble.ATTEMPT_BROKEN, failure)
         return TOO_LARGE if kind == "RESULT_TOO_LARGE" else RECORDED, text
     phase = states.phase(step.state)
     number = step.attempts + (step.state is phase.offered)

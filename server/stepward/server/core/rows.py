@@ -8,12 +8,20 @@ on led time, `_log_ms` on log time, `_wall_ms` on wall time (see `clocks`).
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Final
 
 from msgspec import Struct
 
 from stepward.server.core.event_types import EventType as EventType  # noqa: PLC0414 - whoever reads rows needs it, too
-from stepward.server.core.parts import End as End  # noqa: PLC0414 - whoever reads rows needs it, too
+from stepward.server.core.options import Approval as Approval  # noqa: PLC0414 - as above, for importers
+from stepward.server.core.options import Effect as Effect  # noqa: PLC0414 - as above, for importers
+from stepward.server.core.options import OnDeadline as OnDeadline  # noqa: PLC0414 - as above, for importers
+from stepward.server.core.options import OnExhausted as OnExhausted  # noqa: PLC0414 - as above, for importers
+from stepward.server.core.options import OnUnknown as OnUnknown  # noqa: PLC0414 - as above, for importers
+from stepward.server.core.options import Reassign as Reassign  # noqa: PLC0414 - as above, for importers
+from stepward.server.core.options import StartMode as StartMode  # noqa: PLC0414 - as above, for importers
 from stepward.server.core.parts import Part as Part  # noqa: PLC0414 - as above, for importers
+from stepward.server.core.parts import Trouble as Trouble  # noqa: PLC0414 - as above, for importers
 
 
 class JobState(IntEnum):
@@ -55,35 +63,6 @@ class StepState(IntEnum):
     VERIFY_RUNNING = 21
     VERIFY_RETRY_WAIT = 22
     UNDO_SKIPPED = 23
-
-
-class Effect(IntEnum):
-    """Whether an action may be repeated without harm."""
-
-    IDEMPOTENT = 1
-    NON_IDEMPOTENT = 2
-
-
-class StartMode(IntEnum):
-    """When a handler starts: at delivery, or when its accept is committed."""
-
-    ON_OFFER = 1
-    ON_ACCEPT = 2
-
-
-class OnUnknown(IntEnum):
-    """What follows an unknown outcome that may not be repeated."""
-
-    ESCALATE = 1
-    COMPENSATE = 2
-
-
-class OnDeadline(IntEnum):
-    """What becomes of a job whose deadline has passed."""
-
-    CANCEL = 1
-    COMPENSATE = 2
-    FAIL = 3
 
 
 class CancelReason(IntEnum):
@@ -128,6 +107,10 @@ class Payload(Value, frozen=True):
 
     data: bytes = b""
     encoding: str = ""
+
+
+# What stands for the output of a step that was passed over without one.
+NO_OUTPUT: Final = Payload(b"null")
 
 
 class Failure(Value, frozen=True):
@@ -203,6 +186,9 @@ class StepSpec(Value, frozen=True):
     verify: VerifySpec | None = None
     heartbeat_ms: int = 0
     schedule_to_close_ms: int = 0
+    on_exhausted: OnExhausted = OnExhausted.COMPENSATE
+    reassign: Reassign = Reassign.ANY_AGENT
+    approval: Approval = Approval.NOT_REQUIRED
 
 
 class DefinitionBody(Row, frozen=True):
@@ -290,15 +276,25 @@ class Lingering(Value, frozen=True):
 class Aside(Value, frozen=True):
     """What stands aside while it is asked what became of a step: its state, and what its action has used.
 
-    `how` and `failure` are the end of the attempt that it is asked about.
+    `trouble` and `failure` are the end of the attempt that it is asked about.
     """
 
     state: StepState
     attempts: int
     lease_losses: int
     ready_log_ms: int
-    how: End
+    trouble: Trouble
     failure: Failure | None = None
+
+
+class Avoid(Value, frozen=True):
+    """The agent that had the attempt before, to which the next one does not go as long as another may take it.
+
+    Until `until_log_ms` it is kept for others; 0: the step is not ready yet.
+    """
+
+    agent: str
+    until_log_ms: int = 0
 
 
 class Step(Row, frozen=True):
@@ -328,6 +324,7 @@ class Step(Row, frozen=True):
     ready_log_ms: int = -1
     started_log_ms: int = 0
     aside: Aside | None = None
+    avoid: Avoid | None = None
 
 
 class Output(Row, frozen=True):

@@ -5,10 +5,9 @@ The same for an action and its undo: each has bounds of its own, from the moment
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, assert_never
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from stepward.server.core.rows import Failure, Part, StepSpec, UndoSpec, VerifySpec
+from stepward.server.core.rows import Failure, Part, StepSpec, Trouble, UndoSpec, VerifySpec
 
 if TYPE_CHECKING:
     from stepward.server.core.epoch_rows import Epoch
@@ -27,50 +26,50 @@ def policy_of(spec: StepSpec, part: Part) -> Policy:
     return policy
 
 
-class What(StrEnum):
-    """What a bound is, in the words of the public contract."""
-
-    SCHEDULE_TO_CLOSE = "schedule-to-close timeout"
-    START_TO_CLOSE = "start-to-close timeout"
-    HEARTBEAT = "heartbeat timeout"
-    QUEUE = "queue timeout"
-    RETRY_TIME = "time_max of its retries"
+# What bounds are called in the public contract, by the trouble that it is to go beyond one.
+WORDS: Final = {
+    Trouble.SCHEDULE_TO_CLOSE: "schedule-to-close timeout",
+    Trouble.START_TO_CLOSE: "start-to-close timeout",
+    Trouble.HEARTBEAT: "heartbeat timeout",
+    Trouble.QUEUE_TIME: "queue timeout",
+    Trouble.RETRY_TIME: "time_max of its retries",
+}
 
 
 class Bound(NamedTuple):
     """The instant from which on something may not go on."""
 
     at_log_ms: int
-    what: What
+    what: Trouble
 
 
 def _over_all(policy: Policy, first_log_ms: int) -> list[Bound]:
     """The bound over all attempts and the waits between them, if there is one."""
     if not policy.schedule_to_close_ms:
         return []
-    return [Bound(first_log_ms + policy.schedule_to_close_ms, What.SCHEDULE_TO_CLOSE)]
+    return [Bound(first_log_ms + policy.schedule_to_close_ms, Trouble.SCHEDULE_TO_CLOSE)]
 
 
 def _starts(policy: Policy, first_log_ms: int) -> list[Bound]:
     """The bounds that an attempt must have started before. One may start at the very end of the time for retries."""
     bounds = _over_all(policy, first_log_ms)
     if policy.retry.time_ms_max:
-        bounds.append(Bound(first_log_ms + policy.retry.time_ms_max + 1, What.RETRY_TIME))
+        bounds.append(Bound(first_log_ms + policy.retry.time_ms_max + 1, Trouble.RETRY_TIME))
     return bounds
 
 
 def waiting(policy: Policy, *, first_log_ms: int, ready_log_ms: int) -> Bound:
     """How long something may be ready without an attempt. On a tie the longer bound is told."""
-    return _earliest([*_starts(policy, first_log_ms), Bound(ready_log_ms + policy.queue_ms, What.QUEUE)])
+    return _earliest([*_starts(policy, first_log_ms), Bound(ready_log_ms + policy.queue_ms, Trouble.QUEUE_TIME)])
 
 
 def working(policy: Policy, step: Step, *, heard_log_ms: int) -> Bound:
     """How long a started attempt may go on as things stand. `heard_log_ms` is its last sign of life; 0: none."""
     bounds = _over_all(policy, step.ready_log_ms)
-    bounds.append(Bound(step.started_log_ms + policy.start_to_close_ms, What.START_TO_CLOSE))
+    bounds.append(Bound(step.started_log_ms + policy.start_to_close_ms, Trouble.START_TO_CLOSE))
     if policy.heartbeat_ms:
         # What an earlier attempt said last is no sign of life of this one.
-        bounds.append(Bound(max(step.started_log_ms, heard_log_ms) + policy.heartbeat_ms, What.HEARTBEAT))
+        bounds.append(Bound(max(step.started_log_ms, heard_log_ms) + policy.heartbeat_ms, Trouble.HEARTBEAT))
     return _earliest(bounds)
 
 
@@ -99,21 +98,22 @@ def _earliest(bounds: list[Bound]) -> Bound:
     return min(bounds, key=lambda bound: bound.at_log_ms)
 
 
-def failure(policy: Policy, what: What, step_id: str) -> Failure:
+def failure(policy: Policy, what: Trouble, step_id: str) -> Failure:
     """What a step says that has gone beyond a bound."""
     match what:
-        case What.START_TO_CLOSE:
+        case Trouble.START_TO_CLOSE:
             return Failure(
                 "START_TO_CLOSE_TIMEOUT", f"no outcome within {policy.start_to_close_ms} ms of its start", step_id
             )
-        case What.HEARTBEAT:
+        case Trouble.HEARTBEAT:
             return Failure("HEARTBEAT_TIMEOUT", f"no sign of life for {policy.heartbeat_ms} ms", step_id)
-        case What.SCHEDULE_TO_CLOSE:
+        case Trouble.SCHEDULE_TO_CLOSE:
             text = f"no outcome within {policy.schedule_to_close_ms} ms of becoming ready, over all attempts"
             return Failure("SCHEDULE_TO_CLOSE_TIMEOUT", text, step_id, retryable=False)
-        case What.QUEUE | What.RETRY_TIME:
-            bound_ms = policy.queue_ms if what is What.QUEUE else policy.retry.time_ms_max
-        case never:
-            assert_never(never)
+        case Trouble.QUEUE_TIME | Trouble.RETRY_TIME:
+            bound_ms = policy.queue_ms if what is Trouble.QUEUE_TIME else policy.retry.time_ms_max
+        case _:
+            msg = f"{what.name} is no bound of a step"
+            raise AssertionError(msg)
     text = f"no agent on queue {policy.queue!r} took action {policy.action!r} within {bound_ms} ms"
     return Failure("QUEUE_TIMEOUT", text, step_id, retryable=False)

@@ -26,6 +26,12 @@ def begin(batch: Batch, job_id: str, source: int) -> None:
     _tell_dependents(batch, job_id, source, 0)
 
 
+def begin_later(batch: Batch, job_id: str, source: int) -> None:
+    """Leave it to the next sweep to tell the dependents of a step, where a chain of such steps would have no bound."""
+    if dependents(batch, job_id, source):
+        _wait(batch, job_id, source, slice_rows.Spread(undo=False, told=0))
+
+
 def begin_undo(batch: Batch, job_id: str, source: int) -> None:
     """Tell the needs of a step that its undo has ended."""
     _tell_needs(batch, job_id, source, 0)
@@ -35,6 +41,8 @@ def go_on(batch: Batch, job_id: str, source: int) -> None:
     """The timer of a spread is due: tell the next slice."""
     spread = batch.draft.require(keys.spread(job_id, source), slice_rows.Spread)
     _forget(batch, job_id, source, spread)
+    if not spread.undo and advance.is_given_up(batch.progress(job_id)):
+        return
     tell = _tell_needs if spread.undo else _tell_dependents
     tell(batch, job_id, source, spread.told)
 

@@ -85,15 +85,23 @@ _UNDO_ENDS: Final = _UNDO_PASSED_OVER | _UNDO_BEGINS | {S.UNDO_FAILED, S.UNDO_OU
 # It is asked what became of an attempt, at once or when no other can still act.
 _ASK: Final = frozenset({S.VERIFY_READY, S.VERIFY_RETRY_WAIT})
 # What follows the answer, or that there is none; or the job or a person needs it no more.
-_ANSWERED: Final = _UNDO_BEGINS | {S.RETRY_WAIT, S.OUTCOME_UNKNOWN, S.SUCCEEDED, S.FAILED, S.CANCELLED, S.SKIPPED}
+_ANSWERED: Final = _UNDO_BEGINS | {
+    S.RETRY_WAIT,
+    S.OUTCOME_UNKNOWN,
+    S.SUCCEEDED,
+    S.FAILED,
+    S.CANCELLED,
+    S.SKIPPED,
+    S.ESCALATED,
+}
 
 # What a step may become. A move to the same state keeps it and may change its timer.
 MOVES: Final[dict[StepState, frozenset[StepState]]] = {
-    S.PENDING: frozenset({S.READY, S.FAILED}),
-    S.READY: frozenset({S.OFFERED, S.FAILED, S.CANCELLED, S.OUTCOME_UNKNOWN, S.SKIPPED}),
+    S.PENDING: frozenset({S.READY, S.FAILED, S.ESCALATED, S.SKIPPED}),
+    S.READY: frozenset({S.OFFERED, S.FAILED, S.CANCELLED, S.OUTCOME_UNKNOWN, S.SKIPPED, S.ESCALATED}),
     S.OFFERED: _ATTEMPT_ENDS | _ASK | {S.RUNNING},
     S.RUNNING: _ATTEMPT_ENDS | _ASK,
-    S.RETRY_WAIT: frozenset({S.READY, S.OUTCOME_UNKNOWN, S.CANCELLED, S.FAILED, S.SKIPPED}),
+    S.RETRY_WAIT: frozenset({S.READY, S.OUTCOME_UNKNOWN, S.CANCELLED, S.FAILED, S.SKIPPED, S.ESCALATED}),
     S.OUTCOME_UNKNOWN: _UNDO_BEGINS | _ASK | {S.FAILED, S.ESCALATED},
     S.ESCALATED: frozenset({S.OUTCOME_UNKNOWN, S.RETRY_WAIT, S.SKIPPED, S.FAILED}),
     S.SUCCEEDED: _UNDO_BEGINS,

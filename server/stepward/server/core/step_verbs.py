@@ -7,13 +7,22 @@ heard of.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from stepward.server.core import advance, attempts, compensation, deadlines, keys, rows, states, verifying
 from stepward.server.core.batch import NO_TIMER
 from stepward.server.core.commands import VerbDone
 from stepward.server.core.rejections import Reason, Refused, refuse
-from stepward.server.core.rows import JOB_STATES_FINAL, CancelReason, Clock, EventType, Failure, StartMode, StepState
+from stepward.server.core.rows import (
+    JOB_STATES_FINAL,
+    NO_OUTPUT,
+    CancelReason,
+    Clock,
+    EventType,
+    Failure,
+    StartMode,
+    StepState,
+)
 
 if TYPE_CHECKING:
     from stepward.server.core.batch import Batch
@@ -22,8 +31,6 @@ if TYPE_CHECKING:
 
 # Kind of the failure of a step whose undo a person passed over; the message says who and why.
 PASSED_OVER = "PASSED_OVER"
-# What stands for the output of a step that was passed over without one.
-NO_OUTPUT: Final = rows.Payload(b"null")
 # Why nothing can be done to a step that the walk that stops its job has perhaps not come to yet.
 _STOPPING = "its job is being undone, and what goes forward is stopped"
 
@@ -43,6 +50,7 @@ def retry_step(batch: Batch, command: RetryStep) -> VerbDone:
         _retry_requested(batch, command, ordinal, undo=phase.undo)
         attempts.try_again(batch, job_id, ordinal, step)
     elif step.state is StepState.ESCALATED and goes_on:
+        _check_input(batch, command, ordinal)
         _retry_requested(batch, command, ordinal, undo=False)
         deadlines.renew(batch, job_id)
         _rerun(batch, job_id, ordinal, step)
@@ -55,6 +63,14 @@ def retry_step(batch: Batch, command: RetryStep) -> VerbDone:
         rule = "only what waits for a person or for its next attempt is tried again" if goes_on else _STOPPING
         raise _wrong_state(command, step.state, rule)
     return VerbDone(job_id, already=False)
+
+
+def _check_input(batch: Batch, command: RetryStep, ordinal: int) -> None:
+    """Refuse to try a step whose input cannot be built: what other steps gave does not change."""
+    failure = advance.input_failure(batch, command.job_id, ordinal)
+    if failure is not None:
+        rule = f"its input cannot be built, however often it is tried ({failure.told}); pass over it or end the job"
+        raise _wrong_state(command, StepState.ESCALATED, rule)
 
 
 def _retry_requested(batch: Batch, command: RetryStep, ordinal: int, *, undo: bool) -> None:

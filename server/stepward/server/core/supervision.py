@@ -21,6 +21,8 @@ from stepward.server.core import (
     passes,
     patrol,
     pauses,
+    remediation,
+    remedies,
     retention,
     rows,
     schedules,
@@ -30,8 +32,9 @@ from stepward.server.core import (
 )
 from stepward.server.core.batch import TimerAt
 from stepward.server.core.commands import Swept
-from stepward.server.core.rows import CancelReason, Clock, End, Failure, JobState, Lingering, Part, StartMode
-from stepward.server.core.schedules import What
+from stepward.server.core.parts import Remedy
+from stepward.server.core.remedies import Facts, RemedyPolicy
+from stepward.server.core.rows import CancelReason, Clock, Failure, JobState, Lingering, Part, StartMode, Trouble
 
 if TYPE_CHECKING:
     from stepward.server.core.batch import Batch
@@ -183,8 +186,8 @@ def _waited_too_long(batch: Batch, job_id: str, ordinal: int, step: Step) -> Non
     policy = batch.policy(job_id, ordinal, phase)
     no_start = schedules.no_start_from(policy, step)
     starts_no_more = no_start is not None and no_start.at_log_ms <= step.timer_at_ms
-    what = no_start.what if no_start is not None and starts_no_more else What.QUEUE
-    attempts.out_of_time(batch, job_id, ordinal, step, what)
+    trouble = no_start.what if no_start is not None and starts_no_more else Trouble.QUEUE_TIME
+    remediation.out_of_time(batch, job_id, ordinal, step, trouble)
 
 
 def _worked_too_long(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
@@ -200,7 +203,7 @@ def _worked_too_long(batch: Batch, job_id: str, ordinal: int, step: Step) -> Non
         batch.move(job_id, ordinal, step, step.state, TimerAt(Clock.LOG, bound.at_log_ms))
         return
     failure = schedules.failure(policy, bound.what, batch.spec(job_id, ordinal).id)
-    attempts.end(batch, job_id, ordinal, End.TIMED_OUT, failure)
+    attempts.end(batch, job_id, ordinal, bound.what, failure)
 
 
 def _offer_unanswered(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
@@ -214,16 +217,19 @@ def _offer_unanswered(batch: Batch, job_id: str, ordinal: int, step: Step) -> No
     assignment = batch.draft.require(key, rows.Assignment)
     phase = states.phase(step.state)
     if assignment.start is StartMode.ON_ACCEPT:
-        attempts.never_started(batch, job_id, ordinal, cancelled=True)
+        remediation.not_begun(batch, job_id, ordinal, Trouble.OFFER_UNANSWERED)
         return
     policy = batch.policy(job_id, ordinal, phase)
     if 0 < schedules.ends_log_ms(policy, step) <= batch.moment.log_ms:
-        failure = schedules.failure(policy, What.SCHEDULE_TO_CLOSE, batch.spec(job_id, ordinal).id)
-        attempts.end(batch, job_id, ordinal, End.TIMED_OUT, failure)
+        failure = schedules.failure(policy, Trouble.SCHEDULE_TO_CLOSE, batch.spec(job_id, ordinal).id)
+        attempts.end(batch, job_id, ordinal, Trouble.SCHEDULE_TO_CLOSE, failure)
         return
-    type_ = phase.offer_resent
-    if assignment.cancel is not CancelReason.NONE or assignment.resends < batch.limits.resends_max:
-        after = replace(assignment, resends=assignment.resends + 1)
+    # That it is cancelled is said until it is heard.
+    cancelled = assignment.cancel is not CancelReason.NONE
+    facts = Facts(phase.part, resends_left=cancelled or assignment.resends < batch.limits.resends_max)
+    decision = remedies.decide(Trouble.OFFER_UNANSWERED, RemedyPolicy(), facts)
+    if decision.remedy is Remedy.RESEND:
+        after, type_ = replace(assignment, resends=assignment.resends + 1), phase.offer_resent
     else:
         after, type_ = replace(assignment, cancel=CancelReason.STALE), phase.offer_withdrawn
     batch.draft.put(key, after)
@@ -268,10 +274,10 @@ def _lose(batch: Batch, key: bytes, session_id: str, token: int, job_id: str, or
     assert step is not None
     if step.token == token and step.session_id == session_id and step.state in states.HELD:
         if assignment.start is StartMode.ON_ACCEPT and step.state is states.phase(step.state).offered:
-            attempts.never_started(batch, job_id, ordinal, cancelled=True)
+            remediation.not_begun(batch, job_id, ordinal, Trouble.LEASE_LOST)
             return
         failure = Failure("LEASE_LOST", f"session {session_id} was not heard from", batch.spec(job_id, ordinal).id)
-        attempts.end(batch, job_id, ordinal, End.LOST, failure)
+        attempts.end(batch, job_id, ordinal, Trouble.LEASE_LOST, failure)
         return
     batch.draft.delete(key)
     kept = tuple(replace(a, lost=True) if _is(a, session_id, token) else a for a in step.lingering)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stepward.server.core import advance, attempts, compensation, json_text, leases, states
+from stepward.server.core import advance, attempts, compensation, json_text, leases, remediation, states
 from stepward.server.core.batch import NO_TIMER
-from stepward.server.core.rows import Aside, Effect, End, EventType, Failure, Payload, StepState
+from stepward.server.core.rows import Aside, Effect, EventType, Failure, Payload, StepState, Trouble
 
 if TYPE_CHECKING:
     from stepward.server.core.batch import Batch
@@ -43,16 +43,9 @@ def verdict(output: Payload) -> Verdict | None:
         return None
 
 
-def may_tell(batch: Batch, job_id: str, ordinal: int, step: Step, how: End) -> bool:
-    """Whether somebody can be asked about an attempt of the action that has just ended, and it is of use."""
-    if states.phase(step.state) is not states.FORWARD or how is End.FAILED:
-        return False
-    return batch.spec(job_id, ordinal).verify is not None and not attempts.is_poison(batch, step, how)
-
-
-def ask(batch: Batch, job_id: str, ordinal: int, step: Step, how: End, failure: Failure | None) -> None:
+def ask(batch: Batch, job_id: str, ordinal: int, step: Step, trouble: Trouble, failure: Failure | None) -> None:
     """Ask about an attempt, at once where another may act beside it, else when none can still act."""
-    aside = Aside(step.state, step.attempts, step.lease_losses, step.ready_log_ms, how, failure)
+    aside = Aside(step.state, step.attempts, step.lease_losses, step.ready_log_ms, trouble, failure)
     step = batch.keep(job_id, ordinal, step, attempts=0, lease_losses=0, ready_log_ms=-1, aside=aside)
     at_once = batch.spec(job_id, ordinal).effect is Effect.IDEMPOTENT
     if at_once or leases.is_clear(step, led_ms=batch.moment.led_ms):
@@ -69,7 +62,7 @@ def should_ask(batch: Batch, job_id: str, ordinal: int, step: Step) -> bool:
 
 def ask_before_undo(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
     """Ask whether there is anything to undo."""
-    ask(batch, job_id, ordinal, step, End.UNKNOWN, step.failure)
+    ask(batch, job_id, ordinal, step, Trouble.ATTEMPT_UNKNOWN, step.failure)
 
 
 def put_back(batch: Batch, job_id: str, ordinal: int, step: Step) -> Step:
@@ -130,7 +123,8 @@ def _found_not_done(batch: Batch, job_id: str, ordinal: int, step: Step) -> None
         attempts.unsettle(batch, job_id, ordinal, step)
     else:
         failure = aside.failure or Failure("UNKNOWN")
-        attempts.follow(batch, job_id, ordinal, step, states.FORWARD, End.FAILED, failure)
+        trouble = Trouble.ATTEMPT_FAILED
+        remediation.attempt_ended(batch, job_id, ordinal, step, states.FORWARD, trouble, failure, asked=True)
 
 
 def not_told(batch: Batch, job_id: str, ordinal: int, step: Step, why: str) -> None:
@@ -146,4 +140,5 @@ def not_told(batch: Batch, job_id: str, ordinal: int, step: Step, why: str) -> N
         attempts.unsettle(batch, job_id, ordinal, step)
     else:
         failure = aside.failure or Failure("UNKNOWN")
-        attempts.follow(batch, job_id, ordinal, step, states.FORWARD, aside.how, failure)
+        trouble = aside.trouble
+        remediation.attempt_ended(batch, job_id, ordinal, step, states.FORWARD, trouble, failure, asked=True)

@@ -14,8 +14,7 @@ from stepward.server.core import epoch_rows, keys, leases, rows, schedules, stat
 from stepward.server.core.commands import AttemptRef
 from stepward.server.core.inputs import idempotency_key, job_output, step_input, undo_input, verify_input
 from stepward.server.core.remainders import TOLD_IN, LeftBehind, left_behind
-from stepward.server.core.rows import Assignment, CancelReason, Clock, JobState, Part, Payload
-from stepward.server.core.schedules import What
+from stepward.server.core.rows import Assignment, CancelReason, Clock, JobState, Part, Payload, Trouble
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -168,11 +167,11 @@ def _due_for(reader: Rows, step: Step, policy: Policy, progress: rows.StepProgre
             return "accept deadline" if step.state is phase.offered else "fence"
     if step.state is phase.running:
         heard_log_ms = schedules.heard_log_ms(progress, _read(reader, keys.EPOCH, epoch_rows.Epoch))
-        return schedules.working(policy, step, heard_log_ms=heard_log_ms).what.value
+        return schedules.WORDS[schedules.working(policy, step, heard_log_ms=heard_log_ms).what]
     if step.state is phase.retry_wait:
         return "retry"
     ends_log_ms = schedules.ends_log_ms(policy, step)
-    return (What.SCHEDULE_TO_CLOSE if step.timer_at_ms == ends_log_ms else What.QUEUE).value
+    return schedules.WORDS[Trouble.SCHEDULE_TO_CLOSE if step.timer_at_ms == ends_log_ms else Trouble.QUEUE_TIME]
 
 
 def lease_ends_led_ms(session: Session, limits: Limits) -> int:
