@@ -31,6 +31,9 @@ FLUSH_MS_SLOW = 800
 FLUSH_MS_HANGING = 60_000
 # A disk that hangs is given up after this; ten seconds by default.
 FLUSH_MS_MAX = 3_000
+# A node refuses new jobs below 96 MiB of free space. The rest is for what the rounds leave behind.
+DISK_MIB = 128
+DISK_MIB_A_ROUND = 8
 
 
 async def with_slow_leader(nodes: Nodes, traffic: Traffic) -> str:
@@ -113,21 +116,21 @@ async def cut_round(nodes: Nodes, disks: Mapping[str, PowerCutDisk], traffic: Tr
 
 
 @contextmanager
-def three_disks(folder: Path) -> Iterator[dict[str, PowerCutDisk]]:
+def three_disks(folder: Path, *, mebibytes: int = DISK_MIB) -> Iterator[dict[str, PowerCutDisk]]:
     """A disk for each node whose power can be cut."""
     with ExitStack() as opened:
         disks = {}
         for name in NODE_IDS:
             workplace = folder / f"disk-{name}"
             workplace.mkdir()
-            disks[name] = opened.enter_context(PowerCutDisk(workplace, mebibytes=128))
+            disks[name] = opened.enter_context(PowerCutDisk(workplace, mebibytes=mebibytes))
         yield disks
 
 
 async def cut_rounds(folder: Path, rounds: int, chance: random.Random) -> None:
     """Power cuts of all three disks on one growing logbook; then everything is judged."""
     with (
-        three_disks(folder) as disks,
+        three_disks(folder, mebibytes=DISK_MIB + DISK_MIB_A_ROUND * rounds) as disks,
         Nodes(folder, disks={name: disk.folder for name, disk in disks.items()}) as nodes,
     ):
         nodes.start_nodes()
