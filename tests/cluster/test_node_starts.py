@@ -13,6 +13,7 @@ import pytest
 
 from stepward.agents import Agent, Context
 from stepward.client import AsyncClient, Definition, JobState
+from stepward.server.logbook.outbox import ReplicaLimits
 from tests.agents.test_agent_live import serving
 from tests.cluster.long_past import ACTION, past_job_id, write_past
 from tests.cluster.nodes import NODE_IDS, Nodes
@@ -24,10 +25,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 PAST = 100_000
 LIVE = 100
 CRASHES = 5
-# The bound of the scenario, in which a busy machine has room; and what a start costs of one processor, which depends on
-# nobody else.
+# The bound of the scenario, in which a busy machine has room.
 READY_S_MAX = 30.0
-READY_CPU_S_MAX = 2.0
+# Against a node of a new cluster: most of a start is what every start is; to look at each row would cost twice as much.
+CPU_TIMES_MAX = 2.0
+# What is in memory beside that: the log, as long as it may be, and the pages that it was read from.
+MORE_BYTES_MAX = 2 * ReplicaLimits().journal_bytes_max + (32 << 20)
 S_MAX = 60.0
 
 
@@ -77,9 +80,11 @@ async def begin(client: AsyncClient, hands: Hands) -> list[str]:
 
 async def test_h101_nodes_with_a_long_past_start_within_seconds_again_and_again(tmp_path: Path) -> None:
     """All three at first, then one that crashes whenever it is ready; nobody is disturbed, and nothing runs again."""
-    await asyncio.to_thread(write_past, tmp_path, PAST)
+    with Nodes(tmp_path / "new") as new:
+        fresh = start(new, NODE_IDS[0])
+    await asyncio.to_thread(write_past, tmp_path / "old", PAST)
     hands = Hands()
-    with Nodes(tmp_path) as nodes:
+    with Nodes(tmp_path / "old") as nodes:
         starts = list(await asyncio.gather(*(asyncio.to_thread(start, nodes, name) for name in NODE_IDS)))
         await nodes.whole()
         leader = await nodes.leader()
@@ -100,12 +105,12 @@ async def test_h101_nodes_with_a_long_past_start_within_seconds_again_and_again(
         size_bytes = (nodes.directories[crashing] / "data.mdb").stat().st_size
     print(
         f"{size_bytes >> 20} MiB of data; "
-        + "; ".join(f"{s:.1f} s, {c:.1f} s of CPU, {m >> 20} MiB" for s, c, m in starts)
+        + "; ".join(f"{s:.1f} s, {c:.1f} s of CPU, {m >> 20} MiB" for s, c, m in (fresh, *starts))
     )
 
     assert max(one.took_s for one in starts) < READY_S_MAX
-    assert max(one.cpu_s for one in starts) < READY_CPU_S_MAX
-    assert max(one.memory_bytes for one in starts) < 2 * size_bytes
+    assert max(one.cpu_s for one in starts) < CPU_TIMES_MAX * fresh.cpu_s
+    assert max(one.memory_bytes for one in starts) < min(2 * size_bytes, fresh.memory_bytes + MORE_BYTES_MAX)
     # One that comes and goes has changed nothing for the others.
     assert (after.leader, after.term) == (True, term)
     assert hands.begun == Counter(job_ids)

@@ -73,6 +73,7 @@ def run(seed: int, *, verbose: bool, totals: Counter[str]) -> str:
             traceback.print_exc()
     totals.update(world.oracle.counts)
     totals.update({f"fault {kind}": count for kind, count in world.faults.counts.items()})
+    totals.update({f"network {kind}": count for kind, count in world.network.counts.items()})
     totals["simulated s"] += world.agenda.now_us // SECOND
     if verbose and not kind:
         print(f"seed {seed} is green after {world.agenda.now_us / SECOND:.3f} s; it ends as {world.digest}")

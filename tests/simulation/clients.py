@@ -72,17 +72,25 @@ class Client:
         world, rng = self._world, self._rng
         if not world.storm:
             return
-        kind = rng.choices(("submit", "get", "cancel"), (5, 4, 1))[0]
+        kind = rng.choices(("submit", "get", "look", "cancel"), (5, 4, 2, 1))[0]
         if (kind == "submit" and len(world.keys) < JOBS_MAX) or not world.jobs:
-            world.keys.append(f"key-{len(world.keys)}")
-            self._begin(_Call("command", self._submission(world.keys[-1]), "", world.oracle.acknowledged))
+            self.submit()
         elif kind == "cancel":
             job_id = rng.choice(list(world.jobs))
             command = CancelJob(job_id, "no longer wanted", self.name)
             self._begin(_Call("command", command, job_id, world.oracle.acknowledged))
+        elif kind == "look":
+            job_id = rng.choice(list(world.jobs))
+            self._begin(_Call("look", job_id, job_id, 0))
         else:
             job_id = rng.choice(list(world.jobs))
             self._begin(_Call("get", job_id, job_id, world.oracle.acknowledged, world.jobs[job_id].final))
+
+    def submit(self) -> None:
+        """Want a job that nobody has asked for."""
+        world = self._world
+        world.keys.append(f"key-{len(world.keys)}")
+        self._begin(_Call("command", self._submission(world.keys[-1]), "", world.oracle.acknowledged))
 
     def _submission(self, key: str) -> SubmitJob:
         definition = self._rng.choice(self._world.definitions)

@@ -30,6 +30,7 @@ KINDS: Final = {
     "doom": 2,
     "stale_leader": 1,
     "majority_wipe": 1,
+    "garble": 1,
     "slow_disk": 2,
     "wall": 0.5,
     "kill_agent": 2,
@@ -185,6 +186,10 @@ class Faults:
     def _reset(self, x: str, y: str, z: str) -> None:
         for connection in self._world.network.connections(x, y):
             connection.close()
+
+    def _garble(self, x: str, y: str, z: str) -> None:
+        """What one says to another arrives as nonsense."""
+        self._world.network.garble(x, y, self._rng.randint(1, 3))
 
     def _wipe(self, x: str, y: str, z: str) -> None:
         """A disk is lost. Only one at a time: with two gone, nobody knows what they had promised."""

@@ -31,7 +31,7 @@ _COMMAND_BYTES: Final = 300
 class _Errand:
     """A command (or, without one, a question) that looks for the leader."""
 
-    __slots__ = ("command", "floor", "hops", "routing", "ticket", "until_us", "urgent")
+    __slots__ = ("asked_at_ms", "command", "floor", "hops", "routing", "ticket", "until_us", "urgent")
 
     def __init__(
         self, routing: Forwarding, command: AnyCommand | None, ticket: Ticket, *, urgent: bool, until_us: int
@@ -43,9 +43,12 @@ class _Errand:
         self.until_us = until_us
         self.hops = 0
         self.floor = 0
+        self.asked_at_ms = 0
 
     def answered(self, answer: Any, sequence: int) -> None:
         """The leader, here or elsewhere, has answered."""
+        if isinstance(answer, Confirmed):
+            self.routing.process.freshness.told(sequence, self.asked_at_ms)
         if isinstance(answer, Rejection) and answer.reason is Reason.NOT_LEADER:
             self.hops += 1
             self.routing.again(self)
@@ -73,7 +76,7 @@ class Forwarding:
     """The errands of one process."""
 
     def __init__(self, process: Process) -> None:
-        self._process = process
+        self.process = process
         self._looking: list[_Errand] = []
         self._sent: dict[Connection, dict[int, _Errand]] = {}
         self._links: dict[str, Connection] = {}
@@ -88,7 +91,7 @@ class Forwarding:
 
     def read(self, job_id: str, ticket: Ticket) -> None:
         """Find out what a job is, linearizably."""
-        process = self._process
+        process = self.process
         if not process.leads:
             self._begin(None, _Reading(process, job_id, ticket), urgent=False)
             return
@@ -107,23 +110,27 @@ class Forwarding:
 
         process.agenda.after(process.rng.uniform(0, 1 * MS), process.when_awake, look_at_lease)
 
+    def ask(self) -> None:
+        """Ask what the newest batch is, for nobody but whoever looks at these rows."""
+        self._begin(None, _Nobody(), urgent=False)
+
     def _begin(self, command: AnyCommand | None, ticket: Ticket, *, urgent: bool) -> None:
-        until_us = self._process.agenda.now_us + LEADER_WAIT_US
+        until_us = self.process.agenda.now_us + LEADER_WAIT_US
         errand = _Errand(self, command, ticket, urgent=urgent, until_us=until_us)
         if not self._go(errand):
             self._look_for(errand)
 
     def _look_for(self, errand: _Errand) -> None:
         self._looking.append(errand)
-        wait_us = errand.until_us - self._process.agenda.now_us
-        self._process.agenda.after(wait_us, self._process.when_awake, self._give_up, errand)
+        wait_us = errand.until_us - self.process.agenda.now_us
+        self.process.agenda.after(wait_us, self.process.when_awake, self._give_up, errand)
 
     def again(self, errand: _Errand) -> None:
         """The node that was asked does not lead."""
         if errand.hops > HOPS_MAX:
             self._no_leader(errand)
         else:
-            self._process.agenda.after(_HOP_US, self._process.when_awake, self._retry, errand)
+            self.process.agenda.after(_HOP_US, self.process.when_awake, self._retry, errand)
 
     def _retry(self, errand: _Errand) -> None:
         if not self._go(errand):
@@ -139,7 +146,8 @@ class Forwarding:
 
     def _go(self, errand: _Errand) -> bool:
         """Take an errand to the leader, if there is a way to it."""
-        process, leader_id = self._process, self._process.standing.leader_id
+        process, leader_id = self.process, self.process.standing.leader_id
+        errand.asked_at_ms = process.clock.steady_ms()
         if process.leads:
             if errand.command is None:
                 process.confirm_here(errand)
@@ -166,10 +174,10 @@ class Forwarding:
 
         Or it would come back much later, and be decided behind what the same agent said after it.
         """
-        leader_id = self._process.standing.leader_id
+        leader_id = self.process.standing.leader_id
         for peer_id, link in list(self._links.items()):
             if peer_id != leader_id:
-                link.close(by=self._process)
+                link.close(by=self.process)
                 self.closed(link)
 
     def connected(self, connection: Connection) -> None:
@@ -183,7 +191,7 @@ class Forwarding:
     def closed(self, connection: Connection) -> None:
         """A stream is gone: what was sent on it and not answered has an unknown outcome."""
         leader_id = connection.kind.partition(" ")[2]
-        if connection.client is not self._process:
+        if connection.client is not self.process:
             return
         self._connecting.discard(leader_id)
         if self._links.get(leader_id) is connection:
@@ -195,7 +203,7 @@ class Forwarding:
 
     def received(self, connection: Connection, message: Any) -> None:
         """A command of a caller of another node, or an answer to one of ours."""
-        process = self._process
+        process = self.process
         if message[0] == "answer":
             _, number, answer, sequence = message
             errand = self._sent.get(connection, {}).pop(number, None)
@@ -215,7 +223,7 @@ class Forwarding:
 
     def settle(self, ticket: Ticket, answer: Any, sequence: int) -> None:
         """Hand an answer over once this node has applied what it speaks of."""
-        if sequence <= self._process.standing.head.sequence:
+        if sequence <= self.process.standing.head.sequence:
             ticket.answered(answer, sequence)
         else:
             self._count += 1
@@ -223,7 +231,7 @@ class Forwarding:
 
     def head_moved(self) -> None:
         """A step is over."""
-        while self._waiting and self._waiting[0][0] <= self._process.standing.head.sequence:
+        while self._waiting and self._waiting[0][0] <= self.process.standing.head.sequence:
             sequence, _, ticket, answer = heapq.heappop(self._waiting)
             ticket.answered(answer, sequence)
         self._look_again()
@@ -231,6 +239,15 @@ class Forwarding:
     def _look_again(self) -> None:
         if self._looking:
             self._looking = [errand for errand in self._looking if not self._go(errand)]
+
+
+class _Nobody:
+    """The ticket of a question that was asked for the age of the rows alone."""
+
+    floor = 0
+
+    def answered(self, answer: Any, sequence: int) -> None:
+        """See `tickets.Ticket`."""
 
 
 class _Reading:

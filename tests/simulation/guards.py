@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _LOGBOOK: Final = "stepward.server.logbook"
 _LEASES: Final = "stepward.server.core.leases"
+_READERS: Final = "stepward.server.peers.readers:Readers"
 
 OTHERS: Final[dict[str, tuple[Patch, ...]]] = {
     "a disk flushes when it is told to": (
@@ -60,6 +61,19 @@ OTHERS: Final[dict[str, tuple[Patch, ...]]] = {
             f"{_LEASES}:session_end_led_ms", "+ -(-ttl_ms // 3) + kill_grace_ms + margin_ms(ttl_ms)", "- ttl_ms // 4"
         ),
     ),
+    "rows are as old as the question about them": (
+        Patch(f"{_READERS}.answered", "self._is_fresh, asked_at_ms", "self._is_fresh, self._clock.steady_ms()"),
+    ),
+    "rows are as new as what is applied": (
+        Patch(
+            f"{_READERS}.answered",
+            "self._ahead.hold(sequence, ends_at_ms, partial(self._is_fresh, asked_at_ms), _nobody_waits)",
+            "self._is_fresh(asked_at_ms)",
+        ),
+    ),
+    "rows of a leader are as new as its lease": (
+        Patch(f"{_READERS}.stepped", "min(now_ms, standing.lease_until_ms)", "now_ms"),
+    ),
     "an old token changes nothing": (
         Patch(
             "stepward.server.core.reports:_report",
@@ -84,7 +98,11 @@ SEEN: Final[dict[str, int]] = {
     "a pause counts for log time only": 2,
     "lease (a): acknowledged only while it is recorded": 10,
     "lease (c): ended only when its agent knows": 30,
-    "an old token changes nothing": 30,
+    "an old token changes nothing": 120,
+    "who answers is not gone": 30,
+    "rows are as old as the question about them": 30,
+    "rows are as new as what is applied": 20,
+    "rows of a leader are as new as its lease": 40,
 }
 
 NAMES: Final = (*RULES, *OTHERS)

@@ -87,6 +87,8 @@ class Connection:
             return
         way, network = self._ways[sender], self.network
         to = self.other(sender)
+        if self.kind.startswith("replicate"):
+            message = network.carried(sender.name, to.name, message)
         now_us = network.agenda.now_us
         way.free_us = max(way.free_us, now_us) + network.sending_us(sender.name, to.name, size_bytes)
         way.arrives_us = max(way.arrives_us, way.free_us + network.latency_us(sender.name, to.name))
@@ -129,7 +131,7 @@ class Connection:
         for sender, way in self._ways.items():
             to = self.other(sender)
             late = [message for _, message in way.queue][:_LATE_MAX]
-            if late and self.kind == "replicate" and rng.random() < network.late_share:
+            if late and self.kind.startswith("replicate") and rng.random() < network.late_share:
                 network.agenda.after(rng.uniform(50 * MS, 1_000 * MS), self._arrive_late, to, late)
             if sender is not by:
                 network.agenda.after(rng.choice((0, rng.uniform(0, 3 * MS))), sender.closed, self)
@@ -158,6 +160,8 @@ class Network:
         self._cuts: Counter[tuple[str, str]] = Counter()
         self._cut_since: dict[tuple[str, str], int] = {}
         self._slow_us: dict[tuple[str, str], int] = {}
+        # By direction: how many of the next messages of the logbook arrive as something else.
+        self._to_garble: Counter[tuple[str, str]] = Counter()
 
     def judge_rate(self, sender: str, to: str) -> None:
         """Nodes that answer each other without end say so much that nobody gets anything done."""
@@ -264,8 +268,23 @@ class Network:
         """Add to the latency of one direction; 0 takes it away."""
         self._slow_us[sender, to] = delay_us
 
+    def garble(self, sender: str, to: str, count: int) -> None:
+        """Let the next messages of the logbook in one direction arrive so that nobody can read them."""
+        self._to_garble[sender, to] += count
+
+    def carried(self, sender: str, to: str, message: bytes) -> bytes:
+        """What arrives of a message of the logbook."""
+        if not self._to_garble[sender, to]:
+            return message
+        self._to_garble[sender, to] -= 1
+        self.counts["garbled"] += 1
+        rng = self.rng
+        cut = message[: rng.randrange(len(message))]
+        return rng.choice((cut, message + cut + b"\0", rng.randbytes(rng.randrange(1, 200)), b""))
+
     def heal(self) -> None:
         """Everything works again."""
+        self._to_garble.clear()
         self._slow_us.clear()
         self.bytes_a_ms = 0
         for sender, to in [way for way, count in self._cuts.items() if count]:

@@ -6,6 +6,7 @@ logbook and none of the core; it compares what they say with what they said befo
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -37,8 +38,11 @@ SAYS_NOTHING = frozenset(
 # A term without a leader is one in which two stood at once, or whoever was elected ended at once.
 TERMS_A_LEADER_MAX = 2
 TERMS_MORE_MAX = 5
-# No machine's clock is faster than this.
+# No machine's clock is faster than the one or slower than the other.
 _FASTEST = 1 + DRIFT_MAX
+_SLOWEST = 1 - DRIFT_MAX
+# Instants are whole milliseconds.
+_ROUNDING_MS = 2
 
 
 class ViolationError(AssertionError):
@@ -69,6 +73,8 @@ class Oracle:
     def __init__(self) -> None:
         # Newest sequence that an answer has spoken of: nothing that is answered later may know less.
         self.acknowledged = 0
+        # When that was which sequence: since so long it was known.
+        self._known: list[tuple[int, int]] = [(0, 0)]
         self.counts: Counter[str] = Counter()
         self.promises: dict[str, Promise] = {}
         self._hashes: dict[int, bytes] = {}
@@ -198,7 +204,20 @@ class Oracle:
         if sequence < floor:
             self.red("stale", f"{node_id} answers {type(answer).__name__} at {sequence}; {floor} was known before")
         self.counts["acknowledged"] += 1
-        self.acknowledged = max(self.acknowledged, sequence)
+        if sequence > self.acknowledged:
+            self.acknowledged = sequence
+            self._known.append((self.elapsed_ms(), sequence))
+
+    def looked(self, node_id: str, sequence: int, *, age_ms: int, error_ms: int) -> None:
+        """A node answers from its rows as they are, and says how old they may be, as well as its clocks know.
+
+        They hold everything that was acknowledged before.
+        """
+        self.counts["looks"] += 1
+        before_ms = self.elapsed_ms() - age_ms * _FASTEST / _SLOWEST - error_ms - _ROUNDING_MS
+        known = self._known[max(0, bisect_right(self._known, (int(before_ms), 1 << 62)) - 1)][1]
+        if sequence < known:
+            self.red("too old", f"{node_id} shows {sequence} as {age_ms} ms old; {known} was acknowledged before that")
 
     def leases(self, leased: list[Leased]) -> None:
         """Who may answer reads alone at this moment."""

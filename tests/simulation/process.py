@@ -19,6 +19,7 @@ from stepward.server.logbook.outbox import (
     Linked,
     Outbox,
     Proposal,
+    Recover,
     Transfer,
     Unlinked,
 )
@@ -29,6 +30,7 @@ from tests.simulation.agent_streams import AgentStreams
 from tests.simulation.disk import PageStore
 from tests.simulation.fetching import Fetching
 from tests.simulation.forwarding import Forwarding
+from tests.simulation.freshness import Freshness
 from tests.simulation.network import KEEPALIVE_US
 from tests.simulation.oracle import Promise, short
 from tests.simulation.supervision import Supervision
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from stepward.server.core.decide import Moment
     from stepward.server.core.reader import Reader
     from stepward.server.logbook.outbox import Frame, Letter, Standing
+    from tests.simulation.clocks import MachineClock
     from tests.simulation.machine import Machine
     from tests.simulation.network import Connection
     from tests.simulation.tickets import Ticket
@@ -60,7 +63,7 @@ class Process:
         self.world = world
         self.agenda = world.agenda
         self.rng = world.process_rng
-        self.clock = machine.clock
+        self.clock: MachineClock = machine.clock
         self.oracle = world.oracle
         self.dead = False
         self.paused = False
@@ -89,6 +92,7 @@ class Process:
         self._streams: dict[str, Connection] = {}
         self._connecting: set[str] = set()
         self.forwarding = Forwarding(self)
+        self.freshness = Freshness(self)
         self.agent_streams = AgentStreams(self)
         self.supervision = Supervision(self)
         self.fetching = Fetching(self)
@@ -209,6 +213,8 @@ class Process:
         if before.leader_id != self.standing.leader_id:
             self.forwarding.follow()
         self._send(outbox.frames)
+        for peer_id in outbox.unreadable:
+            self._break_off(peer_id)
         for answered in outbox.answers:
             ticket: Ticket = answered.token  # type: ignore[assignment]  # tokens are the tickets that went in
             self.oracle.answered(self.name, answered.answer, answered.sequence, floor=ticket.floor)
@@ -221,6 +227,7 @@ class Process:
             self.world.trace(self.name, "leads" if self.leads else "follows", short(self.standing))
             self.supervision.follow()
         self.forwarding.head_moved()
+        self.freshness.stepped()
         self.fetching.follow(outbox)
         self.world.stepped()
         self._busy = False
@@ -252,6 +259,12 @@ class Process:
         if peer_id not in self._streams and peer_id not in self._connecting:
             self._connecting.add(peer_id)
             self.world.network.connect(self, peer_id, f"replicate {peer_id}")
+
+    def _break_off(self, peer_id: str) -> None:
+        """End the streams of a node of which something could not be read; it makes a new one."""
+        self.oracle.counts["unreadable"] += 1
+        for connection in [one for one in self._taken if one.client.name == peer_id and one.open]:
+            connection.close(by=self)
 
     def accept(self, connection: Connection, kind: str) -> None:
         """Somebody has connected, or a connection of ours stands."""
@@ -327,6 +340,10 @@ class Process:
         """Ask the replica of this node to hand leadership on."""
         self.deliver(Transfer(_Transferring(), target_id))
 
+    def recover(self, ticket: Ticket, gone_ids: frozenset[str]) -> None:
+        """Tell the replica of this node that others are gone for good."""
+        self.deliver(Recover(ticket, gone_ids))
+
     def confirm_here(self, ticket: Ticket) -> None:
         """Ask the replica of this node which batches a reader must see."""
         ticket.floor = self.oracle.acknowledged
@@ -338,6 +355,8 @@ class Process:
         reply = _Reply(self, connection, number)
         if asks == "command":
             self.propose(what, reply)
+        elif asks == "look" and (found := self.freshness.look(what)) is not None:
+            reply.answered(found, self.standing.head.sequence)
         else:
             self.forwarding.read(what, reply)
 

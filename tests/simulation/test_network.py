@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from stepward.server.logbook import frames
+from stepward.server.logbook.errors import FrameUnreadable
 from tests.simulation.agenda import MS, SECOND, Agenda
 from tests.simulation.network import MESSAGES_A_SECOND_MAX, QUEUED_MAX, Connection, Network
 from tests.simulation.oracle import ViolationError
@@ -37,7 +39,7 @@ class End:
 class Pair:
     """Two nodes and a connection between them."""
 
-    def __init__(self, seed: int = 1, *, kind: str = "replicate") -> None:
+    def __init__(self, seed: int = 1, *, kind: str = "replicate n2") -> None:
         self.agenda = Agenda()
         self.network = Network(self.agenda, random.Random(seed))
         self.network.late_share = 0.0
@@ -142,6 +144,22 @@ def test_what_a_dead_connection_held_may_come_late() -> None:
     pair.run(2)
 
     assert pair.two.heard == ["a", "b"]
+
+
+def test_garbled_messages_arrive_in_their_place_and_cannot_be_read() -> None:
+    """As many as were asked for, of the logbook alone; whatever it is that arrives, it is no message."""
+    pair = Pair()
+    good = frames.encode(frames.PreVoteRequest(term=2, attempt=1, last_index=2, last_term=1))
+    pair.network.garble("n1", "n2", 200)
+    pair.send(good, *[good] * 200)
+    pair.run(1)
+    *garbled, last = pair.two.heard
+
+    assert len(garbled) == pair.network.counts["garbled"] == 200
+    assert last == good
+    for message in garbled:
+        with pytest.raises(FrameUnreadable):
+            frames.decode(message)
 
 
 def test_process_that_died_with_its_machine_is_missed_late() -> None:

@@ -109,6 +109,23 @@ def read_leases(oracle: Oracle) -> None:
     oracle.leases([Leased("n1", 1), Leased("n2", 2)])
 
 
+def too_old(oracle: Oracle) -> None:
+    known_since_100_ms(oracle)
+    oracle.looked("n2", 6, age_ms=880, error_ms=0)
+
+
+def too_old_by_wall_clocks(oracle: Oracle) -> None:
+    known_since_100_ms(oracle)
+    oracle.looked("n2", 6, age_ms=480, error_ms=WALL_ERROR_MS)
+
+
+def known_since_100_ms(oracle: Oracle) -> None:
+    """At 1,000 ms."""
+    oracle.elapsed_ms = lambda: 100
+    oracle.answered("n1", StreamClosed(), 7, floor=0)
+    oracle.elapsed_ms = lambda: 1_000
+
+
 def not_equal(oracle: Oracle) -> None:
     oracle.at_rest({"n1": standing(3), "n2": standing(4)})
 
@@ -139,6 +156,8 @@ WRONG: list[tuple[Callable[[Oracle], None], str]] = [
     (log_time, "clocks"),
     (log_time_runs_ahead, "clocks"),
     (read_leases, "two read leases"),
+    (too_old, "too old"),
+    (too_old_by_wall_clocks, "too old"),
     (not_equal, "not equal"),
     (lost_at_rest, "lost"),
     (terms, "terms"),
@@ -178,3 +197,13 @@ def test_epoch_that_comes_to_light_late_has_nothing_to_show() -> None:
     oracle.answered("n2", StreamClosed(), 9, floor=0)
 
     oracle.stepped("n1", standing(5, epoch=2, leads=True, term=2))
+
+
+def test_rows_may_be_as_old_as_they_are_said_to_be() -> None:
+    """And the newest are never too old."""
+    oracle = Oracle()
+    known_since_100_ms(oracle)
+
+    oracle.looked("n2", 6, age_ms=900, error_ms=0)
+    oracle.looked("n2", 6, age_ms=500, error_ms=WALL_ERROR_MS)
+    oracle.looked("n2", 7, age_ms=0, error_ms=0)

@@ -18,7 +18,7 @@ from stepward.server.core.limits import Limits
 from stepward.server.core.rows import JOB_STATES_FINAL, JobState
 from stepward.server.logbook import sending
 from stepward.server.logbook.identity import Identity, found_cluster, join_cluster
-from stepward.server.logbook.outbox import ReplicaLimits
+from stepward.server.logbook.outbox import Recovered, ReplicaLimits
 from stepward.server.store import facts
 from tests.simulation.agenda import MS, SECOND, Agenda
 from tests.simulation.agents import Agent
@@ -45,6 +45,9 @@ _QUIET_US: Final = 1 * SECOND
 _TRANSFER_US_MAX: Final = 1 * SECOND
 # How often one node stays broken while the others go on.
 _LEFT_BROKEN: Final = 0.3
+# How often two nodes are lost at the end. A leader alone knows within a second that it leads no more.
+_RECOVERED: Final = 0.2
+_LEADERLESS_US: Final = 3 * SECOND
 _LOOK_US: Final = 100 * MS
 _TRACE_MAX: Final = 400
 
@@ -128,6 +131,8 @@ class World:
             self._come_to_rest(without="")
         self._judge()
         self._stay_at_rest()
+        if self.rng.random() < _RECOVERED:
+            self._recover()
 
     def _come_to_rest(self, *, without: str) -> None:
         """Wait until everything has ended, also when one node stays as it is."""
@@ -155,6 +160,34 @@ class World:
             self._run_for(10 * MS)
         self.oracle.counts["transfers at rest"] += 1
 
+    def _recover(self) -> None:
+        """One node is gone for good, another has lost its disk, and a person tells it so: the third has everything.
+
+        Without that word nobody leads. A word that names one that is there is not taken.
+        """
+        whole, wiped, gone = self.rng.sample(self.node_ids, 3)
+        self.trace("world", "loses", f"{gone} for good, and the disk of {wiped}")
+        self.machines[gone].wipe()
+        self.machines[wiped].wipe()
+        self.machines[wiped].start()
+        self._run_for(_LEADERLESS_US)
+        if self._leader() is not None:
+            self.oracle.red("recover", f"somebody leads without {gone}, and nobody has said so")
+        for named, wanted in ((whole, False), (gone, True)):
+            word = _Word()
+            process = self.machines[wiped].process
+            assert process is not None
+            process.recover(word, frozenset({named}))
+            self._run_for(_LOOK_US)
+            if isinstance(word.answer, Recovered) is not wanted:
+                self.oracle.red("recover", f"{wiped} was told that {named} is gone: {word.answer}")
+        self.clients[0].submit()
+        self._come_to_rest(without=gone)
+        self.machines[gone].start()
+        self._come_to_rest(without="")
+        self._judge()
+        self.oracle.counts["recoveries"] += 1
+
     def _begin(self) -> None:
         """Wait for a leader, then let the definitions be stored, and begin to work."""
         until_us = self.agenda.now_us + _START_US
@@ -166,7 +199,7 @@ class World:
         assert leader is not None
         for body in DEFINITIONS:
             leader.propose_here(
-                ApplyDefinition("default", body.name.encode().ljust(32, b"."), body), _Nobody(), urgent=False
+                ApplyDefinition("default", body.name.encode().ljust(32, b"."), body), _Word(), urgent=False
             )
         self._run_for(1 * SECOND)
         if not self.bare:
@@ -321,10 +354,13 @@ class World:
         return "\n".join(self._trace)
 
 
-class _Nobody:
+class _Word:
     """The ticket of the world itself."""
 
-    floor = 0
+    def __init__(self) -> None:
+        self.floor = 0
+        self.answer: Any = None
 
     def answered(self, answer: Any, sequence: int) -> None:
         """See `tickets.Ticket`."""
+        self.answer = answer
