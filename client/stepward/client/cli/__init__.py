@@ -12,7 +12,19 @@ import sys
 
 import click
 
-from stepward.client.cli import agent, cluster, definition, demo, dev, job, job_lists, job_verbs, server, version
+from stepward.client.cli import (
+    agent,
+    cluster,
+    definition,
+    demo,
+    dev,
+    job,
+    job_lists,
+    job_verbs,
+    server,
+    version,
+    watchdog,
+)
 from stepward.client.cli.exits import ExitCode
 from stepward.client.cli.session import Session, choose, shared_options
 
@@ -21,7 +33,7 @@ __all__ = ["ExitCode", "main"]
 EPILOG = """\b
 Exit codes: 0 ok, 1 error, 2 usage, 3 not found, 4 conflict, 5 unavailable,
 10 job failed or compensated, 11 job cancelled, 12 job escalated,
-124 wait timed out, 130 interrupted."""
+124 wait timed out, 130 interrupted. The watchdog has its own."""
 
 
 def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
@@ -84,6 +96,7 @@ for command in (
     agent.agent,
     server.server,
     cluster.cluster,
+    watchdog.watchdog,
     version.version,
 ):
     main.add_command(command)
