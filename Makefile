@@ -19,6 +19,8 @@
 #   make attempts ROUNDS=200   lose agents and leaders at work that may be done once only, so many times
 #   make powercuts ROUNDS=20   cut the power of all of their disks, as root
 #   make failovers KILLS=20    measure how long nothing is decided when a leader is killed
+#   make idle MINUTES=10       measure what three nodes cost while nothing happens
+#   make wiped ROWS=1000000    wipe a node of a cluster with many rows, at work, and measure how it comes back
 #   make bench      measure; BENCH="--help" shows how
 #   make clean      remove the environments and what tools left behind
 
@@ -35,13 +37,15 @@ ALL_JOBS ?= 2
 BENCH ?=
 ROUNDS ?= 20
 KILLS ?= 20
+MINUTES ?= 10
+ROWS ?= 1000000
 SEEDS ?= 1000
 SEED ?=
 
 # Root tests are asked for when this is root; otherwise pytest's summary says what was left out.
 ROOT_FLAG := $(if $(filter 0,$(shell id -u)),--root)
 
-.PHONY: demo demo-cluster env test check format-check lint types protos-fresh buf tests-all format protos baseline docs museum simulation kills pauses histories drains attempts powercuts failovers bench clean
+.PHONY: demo demo-cluster env test check format-check lint types protos-fresh buf tests-all format protos baseline docs museum simulation kills pauses histories drains attempts powercuts failovers idle wiped bench clean
 
 demo: $(VENV)/.stamp-server
 	$(BIN)/stepward demo
@@ -124,6 +128,12 @@ powercuts: env
 
 failovers: env
 	$(BIN)/python -m tests.cluster.failovers --kills $(KILLS)
+
+idle: env
+	$(BIN)/python -m tests.cluster.idle --minutes $(MINUTES)
+
+wiped: env
+	$(BIN)/python -m tests.cluster.wiped --rows $(ROWS)
 
 bench: env
 	$(BIN)/python -m loadtest.bench $(BENCH)

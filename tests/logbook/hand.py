@@ -7,7 +7,9 @@ from typing import NamedTuple
 from stepward.server.logbook import frames
 from stepward.server.logbook.engine import NO_OP, REGULAR, Engine
 from stepward.server.logbook.journal import found
+from stepward.server.logbook.outbox import ReplicaLimits
 from stepward.server.logbook.raft import ELECTION_MAX_MS
+from stepward.server.logbook.room import Room
 from stepward.server.store.memory import MemoryStore
 from tests.logbook import toy
 
@@ -25,7 +27,12 @@ class Hand:
     """Node `n1` of a cluster, moved by hand."""
 
     def __init__(
-        self, *, peers: Sequence[str] = ("n2", "n3"), store: MemoryStore | None = None, incarnation: int = 1
+        self,
+        *,
+        peers: Sequence[str] = ("n2", "n3"),
+        store: MemoryStore | None = None,
+        incarnation: int = 1,
+        limits: ReplicaLimits | None = None,
     ) -> None:
         if store is None:
             store = MemoryStore()
@@ -43,6 +50,7 @@ class Hand:
             apply=self._apply,
             now_ms=self.now_ms,
             rng=random.Random(1),
+            room=Room(store, limits or ReplicaLimits(), now_ms=self.now_ms),
             incarnation=incarnation,
         )
         for peer in peers:
@@ -79,19 +87,27 @@ class Hand:
         round_: int = 1,
         sent_ms: int = 0,
         connection: int = 1,
+        held_index: int = 0,
     ) -> None:
         """A leader sends entries: what and term each."""
         sent = [frames.FrameEntry(entry_term, 0, command(what)) for what, entry_term in entries]
-        message = frames.Append(term, *previous, commit_index, round_, sent_ms, sent)
+        message = frames.Append(term, *previous, commit_index, round_, sent_ms, sent, held_index)
         self.say(leader_id, message, connection=connection)
 
     def answer(
-        self, peer_id: str, *, next_index: int, matches: bool = True, term: int | None = None, connection: int = 1
+        self,
+        peer_id: str,
+        *,
+        next_index: int,
+        matches: bool = True,
+        term: int | None = None,
+        connection: int = 1,
+        ability: frames.Ability = toy.ABLE,
     ) -> None:
         """A follower answers the newest round."""
         engine = self.engine
         message = frames.AppendAnswer(
-            engine.term if term is None else term, engine._sender.round, self.now_ms, matches, next_index
+            engine.term if term is None else term, engine._sender.round, self.now_ms, matches, next_index, ability
         )
         self.say(peer_id, message, connection=connection)
 

@@ -5,6 +5,7 @@ import pytest
 from stepward.server.logbook import frames
 from stepward.server.logbook.contacts import FOREVER_MS, LEASE_MS
 from stepward.server.logbook.raft import ELECTION_MIN_MS
+from tests.logbook import toy
 from tests.logbook.hand import Hand
 
 
@@ -15,7 +16,7 @@ def led(*, peers: tuple[str, ...] = ("n2", "n3")) -> Hand:
 
 
 def answer_sent_at(hand: Hand, peer_id: str, sent_ms: int) -> None:
-    hand.say(peer_id, frames.AppendAnswer(hand.engine.term, hand.engine._sender.round, sent_ms, True, 3))
+    hand.say(peer_id, frames.AppendAnswer(hand.engine.term, hand.engine._sender.round, sent_ms, True, 3, toy.ABLE))
 
 
 def test_lease_counts_from_when_the_answered_message_was_sent() -> None:
@@ -113,10 +114,10 @@ def test_round_is_confirmed_by_answers_to_what_was_sent_after_it() -> None:
     hand.step(LEASE_MS)
     before = hand.engine._sender.round
     stamp = hand.engine.round()
-    hand.say("n2", frames.AppendAnswer(hand.engine.term, before, hand.now_ms - LEASE_MS, True, 3))
+    hand.say("n2", frames.AppendAnswer(hand.engine.term, before, hand.now_ms - LEASE_MS, True, 3, toy.ABLE))
     assert not hand.engine.confirmed(stamp)
     assert [type(message) for message in hand.heard("n2", ms=0)] == [frames.Append]
-    hand.say("n2", frames.AppendAnswer(hand.engine.term, before + 1, hand.now_ms - LEASE_MS, True, 3))
+    hand.say("n2", frames.AppendAnswer(hand.engine.term, before + 1, hand.now_ms - LEASE_MS, True, 3, toy.ABLE))
 
     assert hand.engine.confirmed(stamp)
 

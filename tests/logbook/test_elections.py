@@ -7,6 +7,7 @@ from stepward.server.logbook import frames
 from stepward.server.logbook.elections import REST_MS
 from stepward.server.logbook.raft import ELECTION_MAX_MS, ELECTION_MIN_MS, LEADER_FALLBACK_MS
 from stepward.server.store import facts
+from tests.logbook import toy
 from tests.logbook.hand import BEGIN_MS, Hand
 from tests.logbook.rules import take_away
 from tests.logbook.three import IDS, STEP_MS, Three
@@ -213,7 +214,7 @@ def test_follower_that_hears_its_leader_votes_for_nobody(
         # Answers to what this node asked before it heard the leader, of one who has stood in vain meanwhile.
         frames.PreVote(term=2, attempt=1, granted=False),
         frames.HigherTerm(2),
-        frames.AppendAnswer(term=2, round=1, sent_ms=0, matches=True, next_index=2),
+        frames.AppendAnswer(term=2, round=1, sent_ms=0, matches=True, next_index=2, ability=toy.ABLE),
     ],
 )
 def test_hearing_of_a_higher_term_does_not_undo_what_the_leader_was_answered(late: frames.Message) -> None:

@@ -17,7 +17,9 @@ from stepward.server.logbook import frames
 from stepward.server.logbook import raft as rafts
 from stepward.server.logbook.engine import Engine
 from stepward.server.logbook.errors import BatchUnreadable, EngineUnfit
+from stepward.server.logbook.outbox import ReplicaLimits
 from stepward.server.logbook.raft import check_fields, check_version
+from stepward.server.logbook.room import Room
 from stepward.server.store import facts
 from stepward.server.store.memory import MemoryStore
 from tests.logbook import toy
@@ -60,7 +62,13 @@ class Applies:
         self.journal = toy.journal(store)
         self.applied: list[tuple[int, bytes]] = []
         self.engine = Engine(
-            node_id="n1", peers=(), journal=self.journal, apply=self.apply, now_ms=1_000, rng=random.Random(1)
+            node_id="n1",
+            peers=(),
+            journal=self.journal,
+            apply=self.apply,
+            now_ms=1_000,
+            rng=random.Random(1),
+            room=Room(store, ReplicaLimits(), now_ms=1_000),
         )
 
     def apply(self, index: int, command: bytes) -> None:

@@ -39,54 +39,6 @@ def test_three_agree() -> None:
     assert [trio.counter(one) for one in IDS] == [2, 2, 2]
 
 
-class Disk(MemoryStore):
-    """A disk on which as much is free as a test says."""
-
-    free = 1_000
-
-    @override
-    def free_bytes(self) -> int:
-        return self.free
-
-
-def test_leader_whose_disk_is_full_leaves_it_to_one_with_room() -> None:
-    """One full disk must not stop everybody."""
-    disks = {node_id: Disk() for node_id in IDS}
-    trio = Trio(stores=disks, limits=ReplicaLimits(free_bytes_min=1_000))
-    trio.write(Add())
-    full = trio.lead()
-    disks[full].free = 999
-    trio.run(200)
-    (token,) = trio.ask(full, Add())
-    trio.run_until(lambda: token in trio.answers)
-    assert trio.reason(token) == "DISK_FULL"
-
-    assert trio.run_until(lambda: trio.leading(others(full)), within_ms=300)
-    assert trio.write(Add()) == [Counted(2, 4)]
-
-
-def test_when_all_disks_are_full_leadership_does_not_go_round_and_round() -> None:
-    """Callers are told why; and once there is room, it goes on."""
-    disks = {node_id: Disk() for node_id in IDS}
-    trio = Trio(stores=disks, limits=ReplicaLimits(free_bytes_min=1_000))
-    trio.write(Add())
-    for disk in disks.values():
-        disk.free = 999
-    tokens = []
-    for _ in range(200):
-        trio.run(50)
-        tokens += trio.ask(trio.lead(), Add())
-    trio.run(50)
-    # Each has handed over once, and the first one again after a while.
-    assert len(trio.leaders) <= 1 + len(IDS) + 1
-    assert [trio.reason(token) for token in tokens].count("DISK_FULL") >= 190
-    for disk in disks.values():
-        disk.free = 1_000
-
-    trio.run(200)
-    assert isinstance(trio.write(Add())[0], Counted)
-
-
 def test_followers_refuse_and_name_the_leader() -> None:
     trio = Trio()
     leader = trio.lead()

@@ -16,9 +16,9 @@ from tests.logbook.hand import Hand, command
 
 HASH = bytes(32)
 EXAMPLES: list[frames.Message] = [
-    frames.Append(3, 2, 1, 2, 9, 8, [frames.FrameEntry(2, -1, command("a")), frames.FrameEntry(3, 5, frames.NO_OP)]),
+    frames.Append(3, 2, 1, 2, 9, 8, [frames.FrameEntry(2, -1, command("a")), frames.FrameEntry(3, 5, frames.NO_OP)], 1),
     frames.Compacted(3, 2, 1),
-    frames.AppendAnswer(3, 2, 1, True, 9),
+    frames.AppendAnswer(3, 2, 1, True, 9, toy.ABLE),
     frames.HigherTerm(4),
     frames.PreVoteRequest(4, 1, 9, 3),
     frames.PreVote(4, 1, False),
@@ -141,12 +141,12 @@ def test_what_is_almost_a_message_is_refused(fields: list[object]) -> None:
 )
 def test_entry_that_cannot_be_one_is_refused(entries: list[object], reason: str) -> None:
     with pytest.raises(FrameUnreadable, match=reason):
-        frames.decode(msgspec.msgpack.encode([1, 3, 1, 1, 1, 1, 0, entries]))
+        frames.decode(msgspec.msgpack.encode([1, 3, 1, 1, 1, 1, 0, entries, 0]))
 
 
 @pytest.mark.parametrize("count", [frames.ENTRIES_MAX, frames.ENTRIES_MAX + 1])
 def test_entries_of_a_message_are_bounded(count: int) -> None:
-    content = frames.encode(frames.Append(1, 1, 0, 1, 1, 0, [frames.FrameEntry(1, 0, b"\x00")] * count))
+    content = frames.encode(frames.Append(1, 1, 0, 1, 1, 0, [frames.FrameEntry(1, 0, b"\x00")] * count, 0))
 
     if count <= frames.ENTRIES_MAX:
         assert isinstance(frames.decode(content), frames.Append)
@@ -157,9 +157,9 @@ def test_entries_of_a_message_are_bounded(count: int) -> None:
 
 @pytest.mark.parametrize("over", [0, 1])
 def test_bytes_of_a_message_are_bounded(over: int) -> None:
-    around = len(frames.encode(frames.Append(1, 1, 0, 1, 1, 0, [frames.FrameEntry(1, 0, b"\x00" + bytes(1 << 20))])))
+    around = len(frames.encode(frames.Append(1, 1, 0, 1, 1, 0, [frames.FrameEntry(1, 0, b"\x00" + bytes(1 << 20))], 0)))
     size = frames.FRAME_BYTES_MAX + over - (around - (1 << 20))
-    content = frames.encode(frames.Append(1, 1, 0, 1, 1, 0, [frames.FrameEntry(1, 0, b"\x00" + bytes(size))]))
+    content = frames.encode(frames.Append(1, 1, 0, 1, 1, 0, [frames.FrameEntry(1, 0, b"\x00" + bytes(size))], 0))
     assert len(content) == frames.FRAME_BYTES_MAX + over
 
     if not over:

@@ -353,6 +353,44 @@ def test_pinned_bytes_are_bounded(size: int, kept: bool) -> None:
     assert (21 in indices(journal)) is kept
 
 
+@pytest.mark.parametrize(("held", "first"), [(17, 1), (18, 4), (40, 26)])
+def test_of_what_every_voter_holds_a_little_is_kept(held: int, first: int) -> None:
+    """At the bound all of it; one past it seven eighths of the bound, and what somebody may still ask for."""
+    journal = filled(toy.new_store(), 40, held_entries_max=16)
+    journal.note_held(held)
+
+    assert compacted(journal) == list(range(first, 41))
+
+
+def test_who_is_told_less_later_keeps_no_more() -> None:
+    """A leader that has just been elected has heard of nobody yet."""
+    journal = filled(toy.new_store(), 40, held_entries_max=16)
+    journal.note_held(18)
+    journal.note_held(0)
+
+    assert compacted(journal)[0] == 4
+
+
+def test_held_entries_that_are_pinned_are_kept() -> None:
+    journal = filled(toy.new_store(), 100, held_entries_max=16)
+    journal.pin("n2", 21)
+    journal.note_held(100)
+
+    assert compacted(journal)[0] == 21
+    journal.unpin("n2")
+    assert compacted(journal)[0] == 86
+
+
+def test_held_entries_that_are_not_applied_are_kept(store: Store) -> None:
+    """Whatever a leader says: the rows do not hold them."""
+    journal = filled(store, 30, held_entries_max=4)
+    for index in range(31, 51):
+        journal.add(b"\x00", index, 1)
+    journal.note_held(1 << 61)
+
+    assert compacted(journal) == list(range(29, 51))
+
+
 def test_own_entries_are_decided_when_they_are_added(store: Store) -> None:
     journal = toy.journal(store)
     journal.now_ms = 1_234

@@ -93,7 +93,7 @@ def test_it_acknowledges_once_every_other_has_told_its_term() -> None:
     assert frames.HigherTerm(6) in hand.heard("n2")
     hand.append("n3", term=6, previous=(2, 4))
 
-    assert answers(hand, "n3") == [frames.AppendAnswer(6, 1, 0, matches=True, next_index=3)]
+    assert answers(hand, "n3") == [frames.AppendAnswer(6, 1, 0, matches=True, next_index=3, ability=toy.IN_QUARANTINE)]
 
 
 def test_answers_to_another_incarnation_count_for_nothing() -> None:
@@ -175,7 +175,7 @@ def test_what_it_knows_survives_a_restart() -> None:
     again.append("n2", term=4, previous=(1, 0), entries=[("a", 4)])
 
     assert again.engine.quarantined
-    assert answers(again) == [frames.AppendAnswer(4, 1, 0, matches=True, next_index=3)]
+    assert answers(again) == [frames.AppendAnswer(4, 1, 0, matches=True, next_index=3, ability=toy.IN_QUARANTINE)]
 
 
 def test_empty_map_is_a_quarantine_that_has_begun() -> None:

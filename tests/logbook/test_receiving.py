@@ -3,6 +3,7 @@
 import pytest
 
 from stepward.server.logbook import frames
+from tests.logbook import toy
 from tests.logbook.hand import Hand
 from tests.logbook.rules import take_away
 from tests.logbook.three import Three
@@ -119,7 +120,7 @@ def test_leader_without_the_entries_commits_nothing_here(monkeypatch: pytest.Mon
 
     hand = history()
     said = hand.heard("n2")
-    assert said == [frames.AppendAnswer(term=2, round=7, sent_ms=3, matches=False, next_index=2)]
+    assert said == [frames.AppendAnswer(term=2, round=7, sent_ms=3, matches=False, next_index=2, ability=toy.ABLE)]
     assert (hand.engine.behind, hand.engine.leader_id, hand.applied) == ("n2", "n2", [])
     take_away(monkeypatch, "no commit by a message without entries")
     hand = history()

@@ -7,6 +7,7 @@ import pytest
 from stepward.server.logbook import frames, sending
 from stepward.server.logbook.errors import FrameUnreadable
 from stepward.server.logbook.raft import APPEND_PERIOD_MS
+from tests.logbook import toy
 from tests.logbook.hand import Hand, command
 from tests.logbook.rules import take_away
 
@@ -95,7 +96,12 @@ def test_late_refusals_are_not_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
         seen: Counter[bytes] = Counter()
         # The first message was lost with its stream, so the follower refuses every one behind it.
         for round_ in rounds:
-            hand.say("n2", frames.AppendAnswer(hand.engine.term, round_, hand.now_ms, matches=False, next_index=3))
+            hand.say(
+                "n2",
+                frames.AppendAnswer(
+                    hand.engine.term, round_, hand.now_ms, matches=False, next_index=3, ability=toy.ABLE
+                ),
+            )
             for _, commands in appends(hand.heard("n2")):
                 seen.update(commands)
         return max(seen.values())
@@ -298,6 +304,6 @@ def test_ages_travel_with_the_entries() -> None:
 def test_age_that_nobody_knows_stays_unknown() -> None:
     follower = Hand()
     entry = frames.FrameEntry(1, frames.UNKNOWN_AGE, command("a"))
-    follower.say("n2", frames.Append(1, 1, 0, 1, 1, 0, [entry]))
+    follower.say("n2", frames.Append(1, 1, 0, 1, 1, 0, [entry], 0))
 
     assert follower.engine.decided_at_ms(2) is None

@@ -12,6 +12,8 @@ from typing import NamedTuple
 from stepward.server.logbook import frames, quarantine
 from stepward.server.logbook.engine import NO_OP, REGULAR, Engine
 from stepward.server.logbook.journal import StoreJournal, found, foundation
+from stepward.server.logbook.outbox import ReplicaLimits
+from stepward.server.logbook.room import Room
 from stepward.server.store import facts
 from stepward.server.store.memory import MemoryStore
 from tests.logbook import toy
@@ -67,6 +69,7 @@ class Host:
             apply=self._apply,
             now_ms=self.three.now_ms,
             rng=random.Random(f"{self.node_id} {self.three.seed} {self.three.now_ms}"),
+            room=Room(self.store, ReplicaLimits(), now_ms=self.three.now_ms),
             incarnation=self.incarnation,
         )
 

@@ -37,6 +37,9 @@ S = TypeVar("S", bound=MemoryStore)
 M = TypeVar("M", bound=frames.Message)
 COUNTER = keys.BEAT
 BOOT = "boot-1"
+# What a follower tells that can be relied on, and one that has begun with an empty directory.
+ABLE = frames.Ability(free_bytes=1 << 40, takes_entries=True, may_lead=True)
+IN_QUARANTINE = frames.Ability(free_bytes=1 << 40, takes_entries=True, may_lead=False)
 START = Instant(steady_ms=1_000, wall_ms=1_700_000_000_000)
 
 
@@ -133,6 +136,7 @@ def journal(
     bytes_max: int = 64 << 20,
     pinned_entries_max: int = 65_536,
     pinned_bytes_max: int = 128 << 20,
+    held_entries_max: int = 128,
     boot_id: str = BOOT,
 ) -> StoreJournal:
     """The journal in a store."""
@@ -142,6 +146,7 @@ def journal(
         bytes_max=bytes_max,
         pinned_entries_max=pinned_entries_max,
         pinned_bytes_max=pinned_bytes_max,
+        held_entries_max=held_entries_max,
         boot_id=boot_id,
     )
 
@@ -243,7 +248,7 @@ class Peer:
         """Everything that was sent."""
         last = self._last(Append)
         next_index = last.prev_index + len(last.entries) + 1
-        self.say(AppendAnswer(last.term, last.round, last.sent_ms, matches=True, next_index=next_index))
+        self.say(AppendAnswer(last.term, last.round, last.sent_ms, matches=True, next_index=next_index, ability=ABLE))
 
     def tell_age(self, age_ms: int) -> None:
         """The batch that the replica asked about was decided so long ago."""
@@ -254,7 +259,7 @@ class Peer:
     ) -> None:
         """Lead that term, and send entries: command and term each."""
         sent = [FrameEntry(entry_term, UNKNOWN_AGE, command) for command, entry_term in entries]
-        self.say(Append(term, *previous, commit_index, 1, 0, sent))
+        self.say(Append(term, *previous, commit_index, 1, 0, sent, 0))
 
     def depose(self, term: int) -> None:
         """There is a later term."""

@@ -58,8 +58,8 @@ def test_what_fits_is_taken() -> None:
 @pytest.mark.parametrize(
     ("fields", "reason", "words"),
     [
-        ({"protocol_version": 0}, Reason.PROTOCOL_VERSION, "protocol version 0 is not spoken here; this is 1"),
-        ({"protocol_version": 2}, Reason.PROTOCOL_VERSION, "protocol version 2 is not spoken here; this is 1"),
+        ({"protocol_version": 1}, Reason.PROTOCOL_VERSION, "protocol version 1 is not spoken here; this is 2"),
+        ({"protocol_version": 3}, Reason.PROTOCOL_VERSION, "protocol version 3 is not spoken here; this is 2"),
         ({"cluster_id": "other"}, Reason.NODE_STATE, "n1 is of cluster other; this is cluster"),
         ({"to_node_id": "n3"}, Reason.NODE_STATE, "n1 looks for n3, and this is n2"),
         ({"node_id": "n4"}, Reason.NODE_STATE, "n4 is none of the other nodes of this cluster, which are: n1, n3"),

@@ -71,7 +71,11 @@ class World:
         self.network.bytes_a_ms = rng.choice((0, 0, 500, 100))
         self.limits = Limits(session_ttl_ms=rng.choice((1_500, 3_000)), kill_grace_ms=500, lease_losses_max=1_000)
         entries_max = rng.choice((16, 64, 4_096))
-        self.replica_limits = ReplicaLimits(journal_entries_max=entries_max, tick_ms=rng.choice((10, 25)))
+        # The fewer, the more often a node comes back to entries that are gone.
+        held_max = max(2, min(128, entries_max // 8))
+        self.replica_limits = ReplicaLimits(
+            journal_entries_max=entries_max, held_entries_max=held_max, tick_ms=rng.choice((10, 25))
+        )
         # In a bare world agents come when the storm is over: all of it goes to the logbook.
         self.bare = rng.random() < 0.4
         # Small ones show what large ones hide: a follower that has part of what its leader has.

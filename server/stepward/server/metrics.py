@@ -100,6 +100,11 @@ def _answer_ages(vitals: Vitals) -> list[Sample]:
     return [((node_id,), age_ms / 1_000) for node_id, age_ms in ages if age_ms is not None]
 
 
+def _free_bytes(vitals: Vitals) -> list[Sample]:
+    told = ((one.node_id, one.free_bytes) for one in vitals.condition.followers)
+    return [((node_id,), free_bytes) for node_id, free_bytes in told if free_bytes is not None]
+
+
 def _waiting(vitals: Vitals) -> list[Sample]:
     found = [((name,), read()) for name, read in vitals.gauges.items()]
     return [(("commands",), vitals.condition.waiting), *found]
@@ -146,6 +151,13 @@ STANDING: Final = (
         "gauge",
         "On the leader: how long ago the other node last answered; absent before it has.",
         _answer_ages,
+        ("peer",),
+    ),
+    Metric(
+        "follower_free_bytes",
+        "gauge",
+        "On the leader: bytes that the other node can still write; absent before it has told.",
+        _free_bytes,
         ("peer",),
     ),
     counter("elections_total", "Elections in which this node has stood.", lambda v: v.condition.elections),
@@ -231,6 +243,11 @@ PEERS: Final = (
 
 DISK: Final = (
     gauge("disk_free_bytes", "Bytes that can still be written.", lambda v: v.free_bytes),
+    gauge(
+        "disk_full",
+        "1 while this node takes no new entries of its leader, since its disk is nearly full.",
+        lambda v: not v.standing.takes_entries,
+    ),
     gauge("store_bytes", "Bytes of the store's file.", lambda v: v.data_file.stat().st_size),
 )
 

@@ -44,7 +44,6 @@ from stepward.server.peers.service import PeerService
 from stepward.server.probes import Probes
 from stepward.server.sessions import Sessions
 from stepward.server.shard import Shard
-from stepward.server.store.lmdb_store import LmdbStore
 from stepward.server.supervisor import Supervisor
 from stepward.server.vitals import Vitals
 from stepward.v1 import (
@@ -138,12 +137,12 @@ class Node:
         with contextlib.ExitStack() as opened:
             store = CountedStore(config.data, self._counters, self._guard)
             opened.callback(store.close)
-            self._admission = self._make_admission(store)
+            self._free_bytes = store.free_bytes
+            self._admission = self._make_admission()
             self.identity: Identity = open_identity(store)
             check_addresses(self.identity, config)
             incarnations = read_newcomers(store)
             self._shard = self._make_shard(store)
-            self._free_bytes = store.free_bytes
             opened.pop_all()
         self._supervisor: Supervisor | None = None
         self._supervision: asyncio.Task[None] | None = None
@@ -341,14 +340,19 @@ class Node:
         self._counters.rule_failures += 1
         _log.error("rule_failed", command=type(command).__name__, exc_info=error)
 
-    def _make_admission(self, store: LmdbStore) -> Admission:
+    def _make_admission(self) -> Admission:
         return Admission(
             config=self._config,
             clock=self._clock,
             counters=self._counters,
             rng=random.Random(random.SystemRandom().getrandbits(128)),
-            free_bytes=store.free_bytes,
+            free_bytes=self._free_bytes_for_new_work,
         )
+
+    def _free_bytes_for_new_work(self) -> int:
+        """Of this disk, or on the leader of the fullest one of those that make a majority: it must find room there."""
+        majority = self._shard.condition().majority_free_bytes
+        return self._free_bytes() if majority is None else min(self._free_bytes(), majority)
 
     def _make_gateway(self) -> Gateway:
         with self._shard.committed() as reader:

@@ -174,6 +174,9 @@ class Vitals:
             return f"the node fetches all rows from {self.fetching_from}"
         if standing.leads:
             return ""
+        if not standing.takes_entries:
+            free = "nobody knows how many" if self._free_bytes is None else self._free_bytes
+            return f"the disk is nearly full ({free} bytes are free), so the node takes nothing new: free some"
         age_ms = self.contact_age_ms
         if not standing.leader_id or age_ms is None:
             return "the node knows no leader"

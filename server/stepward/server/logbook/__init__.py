@@ -4,7 +4,8 @@ Reading order:
 
 1. `batch`: what a batch is, and when it continues the chain.
 2. `identity`: who a node is, and how a cluster comes to be.
-3. `journal` and `raft`: pysyncobj, held at its seams. `frames` is what nodes say to each other, `post` where it waits.
+3. `journal` and `raft`: pysyncobj, held at its seams. `frames` is what nodes say to each other, `post` where it waits,
+   `room` what the disk can take.
 4. The guards, one for each hole: `contacts`, `quarantine`, `elections`, `receiving`, `sending`, `transfers`; and
    `engine`, which puts them in front of it.
 5. `outbox`, `waiting` and `deciding`: what goes in and out of a step, whose turn it is, and how commands become a

@@ -9,6 +9,7 @@ from stepward.server.logbook.raft import ELECTION_MIN_MS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from stepward.server.logbook.frames import Ability
     from stepward.server.logbook.raft import Raft
 
 # A follower that has answered votes for nobody else for a minimum election timeout after it heard the message. Half of
@@ -24,6 +25,7 @@ class Contact(NamedTuple):
     answered_at_ms: int
     round: int
     sent_ms: int
+    ability: Ability
 
 
 class Contacts:
@@ -39,12 +41,24 @@ class Contacts:
         """The newest answer of a peer in this term."""
         return self._current().get(peer_id)
 
-    def answered(self, peer_id: str, *, round_: int, sent_ms: int) -> None:
+    def answered(self, peer_id: str, *, round_: int, sent_ms: int, ability: Ability) -> None:
         """A peer has answered a message of that round. Answers may come out of order with those before a new stream."""
-        before = self._current().get(peer_id, Contact(0, 0, 0))
+        before = self._current().get(peer_id)
         # No message was sent later than now, whatever an answer says.
-        sent_ms = max(before.sent_ms, min(sent_ms, self._raft.now_ms))
-        self._contacts[peer_id] = Contact(self._raft.now_ms, max(before.round, round_), sent_ms)
+        sent_ms = min(sent_ms, self._raft.now_ms)
+        if before is not None:
+            round_, sent_ms = max(before.round, round_), max(before.sent_ms, sent_ms)
+        self._contacts[peer_id] = Contact(self._raft.now_ms, round_, sent_ms, ability)
+
+    def takes_entries(self, peer_id: str) -> bool:
+        """Whether a peer can be sent entries: it can until it says otherwise."""
+        contact = self.of(peer_id)
+        return contact is None or contact.ability.takes_entries
+
+    def is_fresh(self, peer_id: str) -> bool:
+        """Whether a peer has answered within the minimum election timeout."""
+        contact = self.of(peer_id)
+        return contact is not None and self._raft.now_ms - contact.answered_at_ms < ELECTION_MIN_MS
 
     def forget(self, peer_id: str) -> None:
         """The peer is another than the one that answered."""

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from stepward.server.logbook.journal import StoreJournal
     from stepward.server.logbook.outbox import Frame
+    from stepward.server.logbook.room import Room
 
 __all__ = ["NO_OP", "REGULAR", "Engine"]
 
@@ -57,6 +58,7 @@ class Engine:
         apply: Called with the index and the bytes of each committed entry, in order, once.
         now_ms: The moment of the start, on the steady clock.
         rng: For the election timer.
+        room: How much the disk can still take.
         incarnation: Of this node: how often it has begun with an empty directory.
 
     Raises:
@@ -72,16 +74,18 @@ class Engine:
         apply: Callable[[int, bytes], None],
         now_ms: int,
         rng: Random,
+        room: Room,
         incarnation: int = 1,
     ) -> None:
         self._journal = journal
+        self._room = room
         self._raft = raft = Raft(node_id=node_id, peers=peers, journal=journal, now_ms=now_ms)
         self._post = post = Post()
         self._contacts = Contacts(raft)
         self._quarantine = Quarantine(raft, post, incarnation=incarnation)
         self._newcomers = Newcomers(raft, post, self._contacts, self._quarantine)
         self._elections = Elections(raft, post, self._contacts, self._quarantine, rng)
-        self._receiver = Receiver(raft, post, self._elections, self._quarantine)
+        self._receiver = Receiver(raft, post, self._elections, self._quarantine, room)
         self._sender = Sender(raft, self._contacts)
         self._transfers = Transfers(raft, post, self._contacts)
         # By peer: the newest stream from it. What comes on an older one is late.
@@ -105,6 +109,7 @@ class Engine:
         self._transfers.tick()
         self._quarantine.tick()
         self._raft.tick(stand=self._elections.stands())
+        self._journal.note_held(self._raft.held_index)
 
     def receive(self, peer_id: str, connection: int, content: bytes, now_ms: int) -> AgeQuestion | AgeAnswer | None:
         """Take in a message of a peer.
@@ -218,14 +223,14 @@ class Engine:
         self._raft.at(now_ms)
         return self._contacts.lease_until_ms()
 
-    def transfer(self, target_id: str, now_ms: int) -> str:
-        """Hand leadership to another node; empty: to the one that has most. Propose nothing while it is under way.
+    def transfer(self, target_id: str, now_ms: int, *, free_bytes_min: int = 0) -> str:
+        """Hand leadership to another node; empty: see `Transfers.begin`. Propose nothing while it is under way.
 
         Returns:
             Why not; empty when it has begun.
         """
         self._raft.at(now_ms)
-        return self._transfers.begin(target_id)
+        return self._transfers.begin(target_id, free_bytes_min=free_bytes_min)
 
     def step_down(self, now_ms: int) -> None:
         """Lead no more, and leave it to others for a while. Does nothing in a cluster of one."""
@@ -291,6 +296,18 @@ class Engine:
         return self._transfers.under_way
 
     @property
+    def takes_entries(self) -> bool:
+        """Whether this node takes entries of a leader, or its disk is nearly full."""
+        return self._room.takes_entries(self._raft.now_ms)
+
+    def majority_free_bytes(self) -> int | None:
+        """How much the disks of a majority can still take, as far as this leader knows; None when it does not."""
+        known = [self._room.free_bytes(self._raft.now_ms)]
+        known += [contact.ability.free_bytes for contact in map(self._contacts.of, self._raft.connected) if contact]
+        needed = self._raft.others_needed
+        return sorted(known, reverse=True)[needed] if needed < len(known) else None
+
+    @property
     def behind(self) -> str:
         """The leader whose rows alone can bring this node up to date; empty when entries can."""
         return self._receiver.behind
@@ -302,7 +319,18 @@ class Engine:
     def _follower(self, peer_id: str) -> Follower:
         contact = self._contacts.of(peer_id)
         connected, match_index = peer_id in self._raft.connected, self._raft.match_index(peer_id)
-        return Follower(peer_id, connected, match_index, None if contact is None else contact.answered_at_ms)
+        if contact is None:
+            return Follower(peer_id, connected, match_index, None)
+        ability = contact.ability
+        return Follower(
+            peer_id,
+            connected,
+            match_index,
+            contact.answered_at_ms,
+            free_bytes=ability.free_bytes,
+            takes_entries=ability.takes_entries,
+            quarantined=not ability.may_lead,
+        )
 
     def decided_at_ms(self, index: int) -> int | None:
         """When the entry was decided, on this node's steady clock, or a little later; None when nobody can tell."""

@@ -47,7 +47,8 @@ class FrameEntry(Struct, array_like=True, frozen=True, forbid_unknown_fields=Tru
 class Append(Struct, array_like=True, frozen=True, forbid_unknown_fields=True, tag=1):
     """The leader's entries from `prev_index` + 1 on; none of them: it only says that it lives.
 
-    `round` and `sent_ms` are the leader's own, by its count and its steady clock, and come back with the answer.
+    `round` and `sent_ms` are the leader's own, by its count and its steady clock, and come back with the answer. Every
+    voter has acknowledged everything up to `held_index` to this leader.
     """
 
     term: _Number
@@ -57,6 +58,7 @@ class Append(Struct, array_like=True, frozen=True, forbid_unknown_fields=True, t
     round: _Number
     sent_ms: _Number
     entries: Annotated[list[FrameEntry], Meta(max_length=ENTRIES_MAX)]
+    held_index: _Number
 
     def __post_init__(self) -> None:
         before = self.prev_term
@@ -76,14 +78,26 @@ class Compacted(Struct, array_like=True, frozen=True, forbid_unknown_fields=True
     sent_ms: _Number
 
 
+class Ability(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """What a follower can be relied on for: room on its disk, whether it takes entries now, and whether it may lead."""
+
+    free_bytes: _Number
+    takes_entries: bool
+    may_lead: bool
+
+
 class AppendAnswer(Struct, array_like=True, frozen=True, forbid_unknown_fields=True, tag=3):
-    """Everything below `next_index` is the leader's, durably; or it is not, and the leader should go on there."""
+    """Everything below `next_index` is the leader's, durably; or it is not, and the leader should go on there.
+
+    One that takes no entries says what it holds, and is sent none until it takes them.
+    """
 
     term: _Number
     round: _Number
     sent_ms: _Number
     matches: bool
     next_index: _Number
+    ability: Ability
 
 
 class HigherTerm(Struct, array_like=True, frozen=True, forbid_unknown_fields=True, tag=4):

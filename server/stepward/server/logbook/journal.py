@@ -71,7 +71,8 @@ class StoreJournal(Journal):  # type: ignore[misc]  # pysyncobj has no types
 
     All entries are also in memory, so their number and their bytes are bounded: what is applied may be deleted, and
     what is not yet applied is bounded by the one batch in flight. While something is pinned, the larger bounds count.
-    See `ReplicaLimits`. `boot_id` names the boot to whose steady clock `now_ms` belongs; it is set before each move.
+    Of what every voter holds only the last few stay. See `ReplicaLimits`. `boot_id` names the boot to whose steady
+    clock `now_ms` belongs; it is set before each move.
 
     Raises:
         JournalCorrupt: It cannot have been written by us.
@@ -85,6 +86,7 @@ class StoreJournal(Journal):  # type: ignore[misc]  # pysyncobj has no types
         bytes_max: int,
         pinned_entries_max: int,
         pinned_bytes_max: int,
+        held_entries_max: int,
         boot_id: str,
     ) -> None:
         self.store = self._store = store
@@ -94,6 +96,7 @@ class StoreJournal(Journal):  # type: ignore[misc]  # pysyncobj has no types
         self._bytes_max = bytes_max
         self._pinned_entries_max = pinned_entries_max
         self._pinned_bytes_max = pinned_bytes_max
+        self._held_entries_max = held_entries_max
         # By name: the first entry that someone still needs.
         self._pins: dict[str, int] = {}
         self._entries: list[Entry] = []
@@ -101,6 +104,8 @@ class StoreJournal(Journal):  # type: ignore[misc]  # pysyncobj has no types
         # everything is read anew.
         self._ends: list[int] = []
         self._applied = self._term = 0
+        # Every voter holds everything up to here, as far as this node has heard since it started.
+        self._held = 0
         self._vote: str | None = None
         self.reload()
 
@@ -156,29 +161,49 @@ class StoreJournal(Journal):  # type: ignore[misc]  # pysyncobj has no types
         """He has what he needs, or has gone."""
         self._pins.pop(name, None)
 
+    def note_held(self, index: int) -> None:
+        """Every voter holds everything up to `index`, durably. It stays true: who loses all needs all rows anyway."""
+        self._held = max(self._held, index)
+
     def compact(self) -> None:
         """Delete what is applied and more than is worth keeping; a bounded number of entries at a time."""
-        entries_max, bytes_max = self._entries_max, self._bytes_max
-        if len(self._entries) <= entries_max and self._bytes <= bytes_max:
-            return
         # pysyncobj checks what it sends next against the entry before it, so the one before the last applied stays.
         deletable = self._applied - self.first_index - 1
+        count = min(_DELETED_MAX, deletable, max(self._beyond_bounds(deletable), self._needless()))
+        if count > 0:
+            self._store.delete_entries(self.first_index, self._entries[count - 1].index)
+            del self._entries[:count], self._ends[:count]
+
+    def _beyond_bounds(self, deletable: int) -> int:
+        """How many entries to delete because there are too many, or too large ones, whoever may need them."""
+        entries_max, bytes_max = self._entries_max, self._bytes_max
+        if len(self._entries) <= entries_max and self._bytes <= bytes_max:
+            return 0
         if self._pins:
             if len(self._entries) <= self._pinned_entries_max and self._bytes <= self._pinned_bytes_max:
-                deletable = min(deletable, min(self._pins.values()) - self.first_index)
+                deletable = min(deletable, self._unpinned)
             else:
                 # He takes too long, and has to begin anew.
                 entries_max, bytes_max = self._pinned_entries_max, self._pinned_bytes_max
-        # An eighth below the bounds, so that this happens now and then, not with every batch.
-        entries_goal, bytes_goal = entries_max * 7 // 8, bytes_max * 7 // 8
+        entries_goal, bytes_goal = _goal(entries_max), _goal(bytes_max)
         left, count = self._bytes, 0
         deletable = min(_DELETED_MAX, deletable)
         while count < deletable and (len(self._entries) - count > entries_goal or left > bytes_goal):
             left -= len(self._entries[count].command)
             count += 1
-        if count:
-            self._store.delete_entries(self.first_index, self._entries[count - 1].index)
-            del self._entries[:count], self._ends[:count]
+        return count
+
+    def _needless(self) -> int:
+        """How many entries to delete because every voter holds them and what follows: all but the last of them."""
+        held = self._held - self.first_index
+        if held <= self._held_entries_max:
+            return 0
+        return min(held - _goal(self._held_entries_max), self._unpinned)
+
+    @property
+    def _unpinned(self) -> int:
+        """How many entries nobody has pinned."""
+        return min(self._pins.values(), default=self.last_index) - self.first_index
 
     # What the engine uses.
 
@@ -293,6 +318,11 @@ class StoreJournal(Journal):  # type: ignore[misc]  # pysyncobj has no types
 
     def _destroy(self) -> None:
         """The store belongs to the replica."""
+
+
+def _goal(bound: int) -> int:
+    """An eighth below a bound, so that there is something to delete now and then, not with every batch."""
+    return bound * 7 // 8
 
 
 def _read_term(store: Store) -> tuple[int, str | None]:

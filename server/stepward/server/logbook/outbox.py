@@ -131,7 +131,8 @@ class Standing(NamedTuple):
     """What a replica is at the end of a step. `leads`: its epoch is open and it decides commands.
 
     `leader_id` is the node that leads as far as this one knows, empty when it knows none. Until `lease_until_ms`, on
-    the steady clock, nobody else can lead. `contact_at_ms` is when a leader was last heard of, also this node itself.
+    the steady clock, nobody else can lead. `contact_at_ms` is when a leader was last heard of, also this node itself. A
+    node whose disk is nearly full takes no entries of its leader.
     """
 
     leads: bool
@@ -142,21 +143,30 @@ class Standing(NamedTuple):
     lease_until_ms: int = 0
     contact_at_ms: int = 0
     quarantined: bool = False
+    takes_entries: bool = True
 
 
 class Follower(NamedTuple):
-    """Another node as the leader sees it. `answered_at_ms`, on the steady clock: None when it has not yet answered."""
+    """Another node as the leader sees it. `answered_at_ms`, on the steady clock: None when it has not yet answered.
+
+    What its newest answer told, None before the first: how much its disk can still take, whether it takes entries, and
+    whether it is in quarantine.
+    """
 
     node_id: str
     connected: bool
     match_index: int
     answered_at_ms: int | None
+    free_bytes: int | None = None
+    takes_entries: bool | None = None
+    quarantined: bool | None = None
 
 
 class Condition(NamedTuple):
     """What an operator asks for beside the standing: too much to be made for every step.
 
-    `waiting` counts commands that wait for a batch. The log is kept from `log_first_index` to `log_last_index`.
+    `waiting` counts commands that wait for a batch. The log is kept from `log_first_index` to `log_last_index`. On a
+    leader `majority_free_bytes` is what each disk of a majority can take at least; None: it has not heard from one.
     """
 
     waiting: int
@@ -164,6 +174,7 @@ class Condition(NamedTuple):
     log_last_index: int
     elections: int = 0
     followers: Sequence[Follower] = ()
+    majority_free_bytes: int | None = None
 
 
 class Outbox(NamedTuple):
@@ -222,11 +233,17 @@ class ReplicaLimits(Struct, frozen=True):
     # given one by one. All of them are in memory.
     journal_entries_max: int = 4_096
     journal_bytes_max: int = 64 << 20
-    # The same while another node fetches all rows: a minute of full load, and less memory than the rows may need.
+    # Of those that every voter holds. One that has just started has applied a batch or two less than it holds, and is
+    # sent these again; nobody asks for older ones, and they would be disk and memory that grow while nothing happens.
+    held_entries_max: int = 128
+    # As above, but while another node fetches all rows: a minute of full load, and less memory than the rows may need.
     pinned_entries_max: int = 65_536
     pinned_bytes_max: int = 128 << 20
     # Below this much free disk nothing is decided: a commit that fails half-way ends the process.
     free_bytes_min: int = 32 << 20
+    # Below this a follower takes no entries, until it has as much as a leader needs. What it took before, and its terms
+    # and votes, still find room.
+    free_bytes_follower_min: int = 16 << 20
     # How long a node whose disk is full leads before it hands over once more, in case leadership came back: when all
     # disks are full it should not go round and round, but say so.
     full_disk_leads_ms: int = 10_000

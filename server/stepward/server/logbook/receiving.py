@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from stepward.server.logbook.frames import UNKNOWN_AGE, Append, AppendAnswer, Compacted, HigherTerm
+from stepward.server.logbook.frames import UNKNOWN_AGE, Ability, Append, AppendAnswer, Compacted, HigherTerm
 from stepward.server.logbook.journal import Entry
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from stepward.server.logbook.post import Post
     from stepward.server.logbook.quarantine import Quarantine
     from stepward.server.logbook.raft import Raft
+    from stepward.server.logbook.room import Room
 
 
 class _Answering(NamedTuple):
@@ -33,8 +34,9 @@ class _Answering(NamedTuple):
 class Receiver:
     """Takes over what the leader sends."""
 
-    def __init__(self, raft: Raft, post: Post, elections: Elections, quarantine: Quarantine) -> None:
+    def __init__(self, raft: Raft, post: Post, elections: Elections, quarantine: Quarantine, room: Room) -> None:
         self._raft = raft
+        self._room = room
         self._journal = raft.journal
         self._post = post
         self._elections = elections
@@ -53,6 +55,7 @@ class Receiver:
         """Take over entries, or hear that the leader lives."""
         if not self._is_heard(leader_id, frame.term):
             return
+        self._journal.note_held(frame.held_index)
         entries = [
             Entry(entry.command, frame.prev_index + offset, entry.term, self._decided_at_ms(entry.age_ms))
             for offset, entry in enumerate(frame.entries, 1)
@@ -70,6 +73,8 @@ class Receiver:
             )
             return
         self._compacted_by = ""
+        if not self._takes_entries():
+            entries = []
         proven_index = frame.prev_index + len(entries)
         self._answering = _Answering(frame.round, frame.sent_ms, proven_index)
         previous, new = self._new_ones(previous, entries)
@@ -100,8 +105,13 @@ class Receiver:
             return
         answering = self._answering
         next_index = self._acknowledged(next_index) if matches else self._where_to_go_on(next_index)
+        ability = Ability(
+            free_bytes=self._room.free_bytes(self._raft.now_ms),
+            takes_entries=self._takes_entries(),
+            may_lead=not self._quarantine.active,
+        )
         self._post.put(
-            leader_id, AppendAnswer(self._raft.term, answering.round, answering.sent_ms, matches, next_index)
+            leader_id, AppendAnswer(self._raft.term, answering.round, answering.sent_ms, matches, next_index, ability)
         )
 
     def _is_heard(self, leader_id: str, term: int) -> bool:
@@ -118,6 +128,10 @@ class Receiver:
         return None if age_ms == UNKNOWN_AGE else self._raft.now_ms - age_ms
 
     # The rules, each of which can be tried without.
+
+    def _takes_entries(self) -> bool:
+        """Whether there is room for what is new. What is here already can always be committed and acknowledged."""
+        return self._room.takes_entries(self._raft.now_ms)
 
     def _answer_lower_term(self, leader_id: str) -> None:
         self._post.put(leader_id, HigherTerm(self._raft.term))

@@ -36,6 +36,7 @@ from stepward.server.logbook.outbox import (
     Standing,
 )
 from stepward.server.logbook.questions import Questions, not_leader
+from stepward.server.logbook.room import FullDisk, Room
 from stepward.server.logbook.waiting import Waiting
 from stepward.server.store import facts
 from stepward.server.store.errors import IncomingFailed
@@ -108,8 +109,10 @@ class Replica:
             bytes_max=self._limits.journal_bytes_max,
             pinned_entries_max=self._limits.pinned_entries_max,
             pinned_bytes_max=self._limits.pinned_bytes_max,
+            held_entries_max=self._limits.held_entries_max,
             boot_id=boot_id,
         )
+        room = Room(store, self._limits, now_ms=now.steady_ms)
         self._engine = Engine(
             node_id=identity.node_id,
             peers=identity.peers,
@@ -117,8 +120,10 @@ class Replica:
             apply=self._apply,
             now_ms=now.steady_ms,
             rng=rng,
+            room=room,
             incarnation=identity.node_incarnation,
         )
+        self._full_disk = FullDisk(room, self._engine, self._limits, now_ms=now.steady_ms)
         self._head_age = HeadAge(journal=self._journal, engine=self._engine, peers=identity.peers, boot_id=boot_id)
         # The term for which this replica has proposed an epoch; None while it leads none.
         self._epoch_term: int | None = None
@@ -129,8 +134,6 @@ class Replica:
         self._gatherer = Gatherer(decider=decider, author=self._author, waiting=self._waiting, limits=self._limits)
         self._questions = Questions(engine=self._engine, peers=identity.peers, limits=self._limits)
         self._listener = Listener(engine=self._engine, questions=self._questions, head_age=self._head_age)
-        self._free_bytes, self._free_bytes_at_ms = store.free_bytes(), now.steady_ms
-        self._look_for_room_at_ms = now.steady_ms
         self._now = now
         self._flush_ms = 0.0
         self._installed = False
@@ -215,6 +218,7 @@ class Replica:
             log_last_index=self._journal.last_index,
             elections=self._engine.elections,
             followers=self._engine.followers(),
+            majority_free_bytes=self._engine.majority_free_bytes(),
         )
 
     @contextmanager
@@ -304,6 +308,7 @@ class Replica:
             lease_until_ms=self._engine.lease_until_ms(now_ms),
             contact_at_ms=self._engine.contact_at_ms,
             quarantined=self._engine.quarantined,
+            takes_entries=self._engine.takes_entries,
         )
 
     def _flush_before_outbox(self) -> None:
@@ -390,11 +395,8 @@ class Replica:
         """
         if self._live is None or self._in_flight is not None or not self._waiting or self._engine.transferring:
             return
-        if self._disk_is_full(now):
-            free, least = self._free_bytes / 2**20, self._limits.free_bytes_min / 2**20
-            message = f"{free:g} MiB of disk are free; {least:g} MiB are needed to go on: free some"
-            self._refuse_waiting(Rejection(Reason.DISK_FULL, message))
-            self._look_for_room(now)
+        if full := self._full_disk.why(now.steady_ms):
+            self._refuse_waiting(Rejection(Reason.DISK_FULL, full))
             return
         moved = clocks.advance(self._head, steady_ms=now.steady_ms, wall_ms=now.wall_ms)
         gathered = self._gatherer.gather(self._live, Ground(self._head, now, moved))
@@ -414,17 +416,6 @@ class Replica:
             self._propose(now, gathered.batch, gathered.encoded, changes=decision.changes, answers=answers)
         else:
             self._answers += self._questions.cleared(answers, now.steady_ms)
-
-    def _look_for_room(self, now: Instant) -> None:
-        """Let another node lead, whose disk may have room. Not all the time: theirs may be full, too."""
-        if self._peers and now.steady_ms >= self._look_for_room_at_ms:
-            self._look_for_room_at_ms = now.steady_ms + self._limits.full_disk_leads_ms
-            self._engine.transfer("", now.steady_ms)
-
-    def _disk_is_full(self, now: Instant) -> bool:
-        if now.steady_ms - self._free_bytes_at_ms >= self._limits.free_bytes_age_ms:
-            self._free_bytes, self._free_bytes_at_ms = self._store.free_bytes(), now.steady_ms
-        return self._free_bytes < self._limits.free_bytes_min
 
     # Batches.
 

@@ -64,8 +64,11 @@ class Sender:
             raise FrameUnreadable(
                 f"it answers for entry {frame.next_index - 1}; the last is {self._journal.last_index}"
             )
-        self._contacts.answered(peer_id, round_=frame.round, sent_ms=frame.sent_ms)
-        if frame.matches:
+        took_entries = self._contacts.takes_entries(peer_id)
+        self._contacts.answered(peer_id, round_=frame.round, sent_ms=frame.sent_ms, ability=frame.ability)
+        if not frame.ability.takes_entries or not took_entries:
+            self._go_on_behind(peer_id, frame)
+        elif frame.matches:
             before = self._raft.next_index(peer_id)
             self._raft.acknowledge(peer_id, frame.next_index)
             self._raft.send_next(peer_id, self._after_acknowledgement(before, self._raft.next_index(peer_id)))
@@ -75,6 +78,18 @@ class Sender:
             self._raft.respond(peer_id)
             if self._is_newer_than_rewind(peer_id, frame.round):
                 self._rewind(peer_id, max(frame.next_index, 1))
+
+    def _go_on_behind(self, peer_id: str, frame: AppendAnswer) -> None:
+        """A follower takes no entries, or has begun to again: what was on its way to it, it has not taken."""
+        if frame.matches:
+            self._raft.acknowledge(peer_id, frame.next_index)
+        else:
+            self._raft.respond(peer_id)
+        if frame.ability.takes_entries:
+            self._rewind(peer_id, max(frame.next_index, 1))
+        else:
+            # Each sign of life is attached there, so that it is not refused.
+            self._raft.send_next(peer_id, max(frame.next_index, 1))
 
     def on_higher_term(self, peer_id: str, term: int) -> None:
         """A peer has seen a later term: this leader is over."""
@@ -103,6 +118,9 @@ class Sender:
         if following <= self._journal.first_index:
             self._post.put(peer_id, Compacted(self._raft.term, self.round, self._raft.now_ms))
             return
+        if not self._contacts.takes_entries(peer_id):
+            self._post.put_encoded(peer_id, self._append(following, following - 1, encoded))
+            return
         sent_from = self._sent_from.setdefault(peer_id, following)
         room = IN_FLIGHT_BYTES_MAX - self._journal.bytes_between(
             max(self._raft.match_index(peer_id) + 1, sent_from), following
@@ -130,6 +148,7 @@ class Sender:
                 round=self.round,
                 sent_ms=self._raft.now_ms,
                 entries=[self._aged(entry) for entry in self._journal.between(first, last + 1)],
+                held_index=self._raft.held_index,
             )
             content = encoded[first, last] = frames.encode(message)
         return content

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 # How long the other node has to catch up; and then, to win. Longer than both take when all is well.
 PATIENCE_MS: Final = 500
+# What a node may lack that nobody has named: so much comes to it well within that time.
+LACKING_BYTES_MAX: Final = 4 << 20
 
 
 class _Transfer(NamedTuple):
@@ -36,8 +38,8 @@ class Transfers:
         """Whether one is, so that nothing may be proposed."""
         return self._current is not None
 
-    def begin(self, target_id: str) -> str:
-        """Hand leadership to a peer; empty: to the one that has most of the journal.
+    def begin(self, target_id: str, *, free_bytes_min: int = 0) -> str:
+        """Hand leadership to a peer; empty: to the one that can lead soonest, and has so much room on its disk.
 
         Returns:
             Why not; empty when it has begun.
@@ -46,12 +48,19 @@ class Transfers:
             return "this node does not lead"
         if self._current is not None:
             return f"leadership is being handed to {self._current.target_id} already"
-        candidates = sorted(self._raft.connected, key=lambda peer: (-self._raft.match_index(peer), peer))
-        if not candidates:
+        if not self._raft.connected:
             return "no other node is connected to the leader"
-        target_id = target_id or candidates[0]
-        if target_id not in candidates:
+        if not target_id:
+            target_id = self._best(free_bytes_min)
+            if not target_id:
+                others = ", ".join(sorted(self._raft.connected))
+                return (
+                    f"no other node can lead now: {others} is silent, behind, in quarantine or without room on its disk"
+                )
+        elif target_id not in self._raft.connected:
             return f"{target_id} is not connected to the leader"
+        elif not self._may_lead(target_id):
+            return f"{target_id} is in quarantine: it does not hold yet what it may have acknowledged"
         self._current = _Transfer(self._raft.term, target_id, self._raft.now_ms + PATIENCE_MS, asked=False)
         return ""
 
@@ -67,6 +76,25 @@ class Transfers:
             self._contacts.give_up_lease()
             self._post.put(current.target_id, StandNow(current.term))
             self._current = current._replace(asked=True, until_ms=self._raft.now_ms + PATIENCE_MS)
+
+    def _best(self, free_bytes_min: int) -> str:
+        """Who can lead soonest; empty when nobody can soon."""
+        able = [peer for peer in sorted(self._raft.connected) if self._can_lead_soon(peer, free_bytes_min)]
+        return max(
+            able, key=lambda peer: (self._contacts.takes_entries(peer), self._raft.match_index(peer)), default=""
+        )
+
+    def _can_lead_soon(self, peer_id: str, free_bytes_min: int) -> bool:
+        contact, journal = self._contacts.of(peer_id), self._raft.journal
+        if contact is None or not self._contacts.is_fresh(peer_id) or contact.ability.free_bytes < free_bytes_min:
+            return False
+        lacks_bytes = journal.bytes_between(self._raft.match_index(peer_id) + 1, journal.last_index + 1)
+        return lacks_bytes <= LACKING_BYTES_MAX and self._may_lead(peer_id)
+
+    def _may_lead(self, peer_id: str) -> bool:
+        """Whether a peer may stand for election: it may until it says otherwise."""
+        contact = self._contacts.of(peer_id)
+        return contact is None or contact.ability.may_lead
 
     def _has_everything(self, peer_id: str) -> bool:
         return self._raft.match_index(peer_id) == self._raft.journal.last_index

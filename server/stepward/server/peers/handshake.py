@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from stepward.server.interceptor import Context
 
 # Rises with every change after which nodes of before would misunderstand each other.
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
 # How long an id may be that is told to whoever looks at a log, where it is not one of ours.
 _SHOWN_CHARS_MAX: Final = 64
 # In a refusal: the newest stream that is known, so that a node whose clock went back can begin above it.
