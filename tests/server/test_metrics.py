@@ -95,7 +95,8 @@ async def test_scrape_of_a_node_that_works(tmp_path: Path) -> None:
 
     named = {name for name, _ in after}
     # There are no followers, and nothing was shed; a leader hears of no other one.
-    absent = {"follower_connected", "follower_lag_entries", "follower_answer_age_seconds", "shed_total"}
+    of_followers = {f"follower_{what}" for what in ("connected", "lag_entries", "answer_age_seconds", "free_bytes")}
+    absent = {*of_followers, "shed_total"}
     assert {one.name for one in METRICS if PREFIX + one.name not in named} == absent
     assert after["stepward_leader", ()] == after["stepward_ready", ()] == after["stepward_healthy", ()] == 1
     assert after["stepward_head_sequence", ()] > before["stepward_head_sequence", ()]
