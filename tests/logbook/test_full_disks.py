@@ -6,6 +6,7 @@ import pytest
 from typing_extensions import override
 
 from stepward.server.logbook import frames
+from stepward.server.logbook import journal as journals
 from stepward.server.logbook.outbox import Follower, ReplicaLimits
 from stepward.server.logbook.raft import APPEND_PERIOD_MS
 from stepward.server.store.memory import MemoryStore
@@ -231,6 +232,40 @@ def test_leadership_is_not_handed_to_one_that_lags(size: int, target: str) -> No
     hand.answer(target, next_index=4)
 
     assert [said.peer_id for said in hand.step() if isinstance(said.message, frames.StandNow)] == [target]
+
+
+def test_full_follower_that_lacks_more_is_met_where_it_stands() -> None:
+    """Or each sign of life would be refused, and it would never be known what it holds."""
+    hand = Hand()
+    hand.lead()
+    for number in range(3):
+        hand.engine.propose(command(f"{number}"))
+    hand.step()
+    hand.answer("n2", next_index=2, matches=False, ability=FULL)
+    signs = [message for message in hand.heard("n2", ms=APPEND_PERIOD_MS + 2) if isinstance(message, frames.Append)]
+
+    assert [(sign.prev_index, sign.entries) for sign in signs] == [(1, [])]
+
+
+@pytest.mark.parametrize(("free", "is_full"), [(500, False), (499, True)])
+def test_follower_takes_entries_while_there_is_room(free: int, is_full: bool) -> None:
+    """What comes one byte below the bound is as if it had not come; what came before is committed and acknowledged."""
+    disk = Disk()
+    journals.found(disk)
+    hand = Hand(store=disk, limits=LIMITS)
+    hand.append("n2", term=1, previous=(1, 0), entries=[("a", 1)])
+    hand.step()
+    disk.free = free
+    hand.step(LIMITS.free_bytes_age_ms)
+    hand.append("n2", term=1, previous=(2, 1), entries=[("b", 1), ("c", 1)], commit_index=4)
+    answers = [message for message in hand.heard("n2") if isinstance(message, frames.AppendAnswer)]
+
+    assert hand.entries() == [("a", 1)] if is_full else [("a", 1), ("b", 1), ("c", 1)]
+    assert hand.applied[0] == (2, command("a"))
+    ability = frames.Ability(free, takes_entries=not is_full, may_lead=True)
+    assert [(answer.matches, answer.next_index, answer.ability) for answer in answers] == [
+        (True, 3 if is_full else 5, ability)
+    ]
 
 
 def test_named_node_in_quarantine_is_refused() -> None:

@@ -64,10 +64,9 @@ class Sender:
             raise FrameUnreadable(
                 f"it answers for entry {frame.next_index - 1}; the last is {self._journal.last_index}"
             )
-        took_entries = self._contacts.takes_entries(peer_id)
         self._contacts.answered(peer_id, round_=frame.round, sent_ms=frame.sent_ms, ability=frame.ability)
-        if not frame.ability.takes_entries or not took_entries:
-            self._go_on_behind(peer_id, frame)
+        if not frame.ability.takes_entries:
+            self._go_no_further(peer_id, frame)
         elif frame.matches:
             before = self._raft.next_index(peer_id)
             self._raft.acknowledge(peer_id, frame.next_index)
@@ -79,17 +78,17 @@ class Sender:
             if self._is_newer_than_rewind(peer_id, frame.round):
                 self._rewind(peer_id, max(frame.next_index, 1))
 
-    def _go_on_behind(self, peer_id: str, frame: AppendAnswer) -> None:
-        """A follower takes no entries, or has begun to again: what was on its way to it, it has not taken."""
+    def _go_no_further(self, peer_id: str, frame: AppendAnswer) -> None:
+        """A follower takes no entries: not those that are on their way, either.
+
+        Each sign of life is attached where it stands, so that it is not refused; and everything goes on from there when
+        an answer says that it takes entries again.
+        """
         if frame.matches:
             self._raft.acknowledge(peer_id, frame.next_index)
         else:
             self._raft.respond(peer_id)
-        if frame.ability.takes_entries:
-            self._rewind(peer_id, max(frame.next_index, 1))
-        else:
-            # Each sign of life is attached there, so that it is not refused.
-            self._raft.send_next(peer_id, max(frame.next_index, 1))
+        self._raft.send_next(peer_id, max(frame.next_index, 1))
 
     def on_higher_term(self, peer_id: str, term: int) -> None:
         """A peer has seen a later term: this leader is over."""
