@@ -22,10 +22,12 @@ from stepward.server.core.commands import (
     CloseStream,
     Command,
     DrainSession,
+    MarkNotices,
     OpenSession,
     PauseJob,
     RenewSession,
     ReportAttempts,
+    ResolveIncident,
     ResumeJob,
     RetryStep,
     SkipStep,
@@ -39,8 +41,9 @@ from stepward.server.core.commands import (
 )
 from stepward.server.core.draft import Draft
 from stepward.server.core.limits import Limits
+from stepward.server.core.parts import Resolution
 from stepward.server.core.rejections import Reason, Refused, Rejection
-from stepward.server.core.rows import DefinitionBody, Effect, Payload
+from stepward.server.core.rows import NO_OUTPUT, DefinitionBody, Effect, Payload
 from tests.core.world import World, actions_of, step_spec
 from tests.server.host import Host
 
@@ -124,6 +127,8 @@ EXAMPLES: dict[type[Command], tuple[Callable[[], World], Callable[[World], Comma
     DrainSession: (prepared, lambda _: DrainSession(SESSION, 1)),
     ReportAttempts: (prepared, _report),
     Sweep: (late, lambda _: Sweep(100)),
+    ResolveIncident: (prepared, lambda _: ResolveIncident(1, Resolution.COMPENSATE, NO_OUTPUT, False, "why", "me")),
+    MarkNotices: (prepared, lambda _: MarkNotices(1, 0)),
 }
 KINDS = pytest.mark.parametrize("kind", EXAMPLES, ids=lambda kind: kind.__name__)
 

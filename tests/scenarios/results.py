@@ -8,8 +8,10 @@ from stepward.server.core import keys, rows
 from stepward.server.core.commands import (
     AttemptsReported,
     DefinitionApplied,
+    IncidentResolved,
     JobCancelled,
     JobSubmitted,
+    NoticesMarked,
     OpenSession,
     SessionOpened,
     SessionRenewed,
@@ -66,6 +68,10 @@ def answered(command: AnyCommand, answer: Answer) -> list[str]:
             return [
                 f"swept {handled}" + (f", {overdue} overdue" if overdue else "") + (f", next at {due}" if due else "")
             ]
+        case IncidentResolved(already=already):
+            return ["it was resolved before"] if already else ["resolved"]
+        case NoticesMarked(done=done):
+            return [f"notices up to {done} are done"]
         case _:
             assert_never(answer)
 

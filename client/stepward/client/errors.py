@@ -9,7 +9,8 @@
     ├── NotFound
     │   ├── JobNotFound
     │   ├── DefinitionNotFound
-    │   └── StepNotFound
+    │   ├── StepNotFound
+    │   └── IncidentNotFound
     ├── Conflict                     what is already there speaks against it
     │   ├── IdempotencyConflict
     │   ├── JobEnded
@@ -18,6 +19,8 @@
     │   ├── ProtocolVersionRefused
     │   ├── JobStateRefused
     │   ├── StepStateRefused
+    │   ├── IncidentCountRefused
+    │   ├── IncidentStateRefused
     │   ├── RevisionCompacted
     │   ├── ClusterExists
     │   ├── NodeStateRefused
@@ -152,6 +155,12 @@ class StepNotFound(NotFound):
     reason = "STEP_NOT_FOUND"
 
 
+class IncidentNotFound(NotFound):
+    """No such incident, or it was removed with its job."""
+
+    reason = "INCIDENT_NOT_FOUND"
+
+
 class Conflict(StepwardError):
     """What is already there speaks against it."""
 
@@ -196,6 +205,18 @@ class StepStateRefused(Conflict):
     """The step is in a state in which this cannot be done; `metadata` names the state."""
 
     reason = "STEP_STATE"
+
+
+class IncidentCountRefused(Conflict):
+    """A filter means another number of incidents than the caller expects; nothing was done. `metadata` has both."""
+
+    reason = "INCIDENT_COUNT"
+
+
+class IncidentStateRefused(Conflict):
+    """This cannot be done about the incident; the message says what can."""
+
+    reason = "INCIDENT_STATE"
 
 
 class RevisionCompacted(Conflict):
@@ -408,5 +429,8 @@ BY_REASON: Mapping[str, type[StepwardError]] = {
         ClusterExists,
         NodeStateRefused,
         NotAllowed,
+        IncidentNotFound,
+        IncidentCountRefused,
+        IncidentStateRefused,
     )
 }

@@ -86,6 +86,14 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """FAILED_PRECONDITION: a node is in a state in which this cannot be done; metadata names the node."""
     ERROR_REASON_NOT_ALLOWED: _ErrorReason.ValueType  # 29
     """PERMISSION_DENIED: the certificate of the caller does not allow this."""
+    ERROR_REASON_INCIDENT_NOT_FOUND: _ErrorReason.ValueType  # 30
+    """NOT_FOUND: no such incident, or it was removed with its job."""
+    ERROR_REASON_INCIDENT_COUNT: _ErrorReason.ValueType  # 31
+    """FAILED_PRECONDITION: the filter means another number of open incidents than the caller expects, so nothing was done;
+    metadata has both numbers. Look again, and decide again.
+    """
+    ERROR_REASON_INCIDENT_STATE: _ErrorReason.ValueType  # 32
+    """FAILED_PRECONDITION: this cannot be done about the incident; the message says what can."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call was not granted."""
@@ -152,4 +160,12 @@ ERROR_REASON_NODE_STATE: ErrorReason.ValueType  # 28
 """FAILED_PRECONDITION: a node is in a state in which this cannot be done; metadata names the node."""
 ERROR_REASON_NOT_ALLOWED: ErrorReason.ValueType  # 29
 """PERMISSION_DENIED: the certificate of the caller does not allow this."""
+ERROR_REASON_INCIDENT_NOT_FOUND: ErrorReason.ValueType  # 30
+"""NOT_FOUND: no such incident, or it was removed with its job."""
+ERROR_REASON_INCIDENT_COUNT: ErrorReason.ValueType  # 31
+"""FAILED_PRECONDITION: the filter means another number of open incidents than the caller expects, so nothing was done;
+metadata has both numbers. Look again, and decide again.
+"""
+ERROR_REASON_INCIDENT_STATE: ErrorReason.ValueType  # 32
+"""FAILED_PRECONDITION: this cannot be done about the incident; the message says what can."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

@@ -57,6 +57,9 @@ CODES: Final[dict[Reason, grpc.StatusCode]] = {
     Reason.CLUSTER_EXISTS: grpc.StatusCode.ALREADY_EXISTS,
     Reason.NODE_STATE: grpc.StatusCode.FAILED_PRECONDITION,
     Reason.NOT_ALLOWED: grpc.StatusCode.PERMISSION_DENIED,
+    Reason.INCIDENT_NOT_FOUND: grpc.StatusCode.NOT_FOUND,
+    Reason.INCIDENT_COUNT: grpc.StatusCode.FAILED_PRECONDITION,
+    Reason.INCIDENT_STATE: grpc.StatusCode.FAILED_PRECONDITION,
 }
 
 # What kind of thing was not there, and which piece of metadata names it.
@@ -64,6 +67,7 @@ _RESOURCES: Final[dict[Reason, tuple[str, str]]] = {
     Reason.JOB_NOT_FOUND: ("stepward.v1.Job", "job_id"),
     Reason.DEFINITION_NOT_FOUND: ("stepward.v1.Definition", "definition_name"),
     Reason.STEP_NOT_FOUND: ("stepward.v1.Step", "step_id"),
+    Reason.INCIDENT_NOT_FOUND: ("stepward.v1.Incident", "incident_id"),
     Reason.IDEMPOTENCY_CONFLICT: ("stepward.v1.Job", "job_id"),
 }
 

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
-from stepward.server.core import counts, keys, ordinals, rows, schedules, slice_rows, states
-from stepward.server.core.rows import Clock, Event, EventType
+from stepward.server.core import counts, incidents, keys, ordinals, rows, schedules, slice_rows, states
+from stepward.server.core.parts import By, Remedy
+from stepward.server.core.rows import Clock, Event, EventType, JobState
 
 if TYPE_CHECKING:
     from random import Random
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
     from stepward.server.core.draft import Draft
     from stepward.server.core.limits import Limits
     from stepward.server.core.ordinals import Places
-    from stepward.server.core.rows import DefinitionBody, JobState, Progress, Step, StepSpec, StepState
+    from stepward.server.core.parts import Trouble
+    from stepward.server.core.rows import DefinitionBody, Progress, Step, StepSpec, StepState
     from stepward.server.core.schedules import Policy
     from stepward.server.core.states import Phase
 
@@ -31,14 +33,23 @@ class TimerAt(NamedTuple):
 NO_TIMER = TimerAt(Clock.NONE, 0)
 
 
+class Cause(NamedTuple):
+    """What led to a change; a person has a name and a reason."""
+
+    by: By
+    actor: str = ""
+    reason: str = ""
+
+
 class Batch:
     """What every rule works on: the draft, the moment, the bounds and the chance.
 
     `failures` collects what raised and was rolled back alone, for the shell to log. `unfinished`: something was
-    cut into slices, and the next sweep is to follow at once.
+    cut into slices, and the next sweep is to follow at once. `cause` is that of the command that is being decided, and
+    `recorded` are the keys of the remedies of this batch, also of those that were rolled back.
     """
 
-    __slots__ = ("_bodies", "draft", "failures", "limits", "moment", "rng", "unfinished")
+    __slots__ = ("_bodies", "cause", "draft", "failures", "limits", "moment", "recorded", "rng", "unfinished")
 
     def __init__(self, draft: Draft, moment: Moment, limits: Limits, rng: Random) -> None:
         self.draft = draft
@@ -47,6 +58,8 @@ class Batch:
         self.rng = rng
         self.failures: list[tuple[object, BaseException]] = []
         self.unfinished = False
+        self.cause = Cause(By.SUPERVISOR)
+        self.recorded: list[bytes] = []
         # A job's definition never changes, and every rule asks for it.
         self._bodies: dict[str, DefinitionBody] = {}
 
@@ -103,6 +116,9 @@ class Batch:
         """Change how far a job is, and move its index row when its state changes."""
         moment = self.moment
         after = replace(progress, revision=moment.sequence, updated_wall_ms=moment.wall_ms, **changes)
+        if after.incident and after.state is not JobState.ESCALATED:
+            incidents.job_moves_on(self, after)
+            after = replace(after, incident=0)
         if after.state is not progress.state:
             self.list_job(job_id, self.job(job_id).namespace, progress.state, after.state)
             if after.state in rows.JOB_STATES_FINAL:
@@ -133,9 +149,33 @@ class Batch:
         if progress.revision != self.moment.sequence:
             self.put_progress(job_id, progress)
 
-    def move(self, job_id: str, ordinal: int, step: Step, state: StepState, timer: TimerAt, **changes: Any) -> Step:
-        """Give a step a state and its one timer. Every change of a step's state goes through here."""
+    def move(
+        self,
+        job_id: str,
+        ordinal: int,
+        step: Step,
+        state: StepState,
+        timer: TimerAt,
+        *,
+        trouble: Trouble | None = None,
+        proposed: Remedy = Remedy.NONE,
+        **changes: Any,
+    ) -> Step:
+        """Give a step a state and its one timer. Every change of a step's state goes through here.
+
+        One that begins to wait for a person opens an incident, for which there is `trouble`, and perhaps a remedy that
+        waits for approval; whatever ends the wait resolves it.
+        """
         assert state is step.state or state in states.MOVES[step.state], (job_id, ordinal, step.state, state)
+        waits = (state in states.WAIT_FOR_PERSON) - (step.state in states.WAIT_FOR_PERSON)
+        if waits > 0:
+            failure = changes.get("failure", step.failure)
+            trouble = trouble or incidents.trouble_of(state, failure)
+            number = incidents.opened(self, job_id, ordinal, trouble, proposed=proposed, failure=failure)
+            changes["incident"] = number
+        elif waits < 0:
+            incidents.step_moves_on(self, job_id, step.incident, state)
+            changes["incident"] = 0
         if step.timer_clock is not timer.clock or step.timer_at_ms != timer.at_ms:
             self._move_timer(job_id, ordinal, step, timer)
         after = replace(
@@ -147,7 +187,6 @@ class Batch:
             **changes,
         )
         self.draft.put(keys.step(job_id, ordinal), after)
-        waits = (state in states.WAIT_FOR_PERSON) - (step.state in states.WAIT_FOR_PERSON)
         if waits:
             progress = self.progress(job_id)
             self.put_progress(job_id, progress, waiting=progress.waiting + waits)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from stepward.server.core.parts import Resolution
 from stepward.server.core.rejections import Rejection
 from stepward.server.core.rows import DefinitionBody, JobState, Payload, Value
 
@@ -233,6 +234,24 @@ class Sweep(Command, frozen=True):
     subjects_max: int
 
 
+class ResolveIncident(Command, frozen=True):
+    """Do what a person decides about an incident. `output` and `undone` are those of SkipStep."""
+
+    number: int
+    resolution: Resolution
+    output: Payload
+    undone: bool
+    reason: str
+    actor: str
+
+
+class MarkNotices(Command, frozen=True):
+    """Notices up to this number need not be sent any more; so many of them were given up."""
+
+    done: int
+    given_up: int
+
+
 AnyCommand = (
     SubmitJob
     | CancelJob
@@ -248,6 +267,8 @@ AnyCommand = (
     | DrainSession
     | ReportAttempts
     | Sweep
+    | ResolveIncident
+    | MarkNotices
 )
 
 
@@ -330,6 +351,19 @@ class Swept(CommandAnswer, frozen=True):
     stuck: tuple[str, ...] = ()
 
 
+class IncidentResolved(CommandAnswer, frozen=True):
+    """Answer to ResolveIncident. `already`: it was resolved before, by whatever that was."""
+
+    job_id: str
+    already: bool
+
+
+class NoticesMarked(CommandAnswer, frozen=True):
+    """Answer to MarkNotices: where the cursor is now."""
+
+    done: int
+
+
 Answer = (
     JobSubmitted
     | JobCancelled
@@ -340,5 +374,7 @@ Answer = (
     | StreamClosed
     | AttemptsReported
     | Swept
+    | IncidentResolved
+    | NoticesMarked
     | Rejection
 )

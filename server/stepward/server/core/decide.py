@@ -9,17 +9,31 @@ from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from msgspec import Struct
 
-from stepward.server.core import compensation, job_verbs, offers, reports, sessions, step_verbs, submission, supervision
-from stepward.server.core.batch import Batch
+from stepward.server.core import (
+    compensation,
+    job_verbs,
+    ledger,
+    notices,
+    offers,
+    reports,
+    resolving,
+    sessions,
+    step_verbs,
+    submission,
+    supervision,
+)
+from stepward.server.core.batch import Batch, Cause
 from stepward.server.core.commands import (
     ApplyDefinition,
     CancelJob,
     CloseStream,
     DrainSession,
+    MarkNotices,
     OpenSession,
     PauseJob,
     RenewSession,
     ReportAttempts,
+    ResolveIncident,
     ResumeJob,
     RetryStep,
     SkipStep,
@@ -28,6 +42,7 @@ from stepward.server.core.commands import (
     TerminateJob,
 )
 from stepward.server.core.draft import Draft
+from stepward.server.core.parts import By
 from stepward.server.core.rejections import Reason, Refused, Rejection
 
 if TYPE_CHECKING:
@@ -84,6 +99,7 @@ def decide(reader: Reader, commands: Sequence[AnyCommand], moment: Moment, limit
     answers: list[Answer] = []
     for command in commands:
         savepoint = draft.savepoint()
+        batch.cause = _cause(command)
         try:
             answers.append(_decide_one(batch, command))
         except Refused as refused:
@@ -93,11 +109,23 @@ def decide(reader: Reader, commands: Sequence[AnyCommand], moment: Moment, limit
             draft.rollback(savepoint)
             batch.failures.append((command, error))
             answers.append(_internal(command))
+    ledger.complete(batch)
     _offer(batch)
     for job_id in draft.touched():
         batch.touch(job_id)
     draft.write_history(sequence=moment.sequence, wall_ms=moment.wall_ms, led_ms=moment.led_ms, log_ms=moment.log_ms)
     return Decision(draft.changes(), answers, batch.failures)
+
+
+def _cause(command: AnyCommand) -> Cause:
+    """What leads to whatever a command changes."""
+    match command:
+        case Sweep():
+            return Cause(By.SUPERVISOR)
+        case CancelJob() | TerminateJob() | PauseJob() | ResumeJob() | RetryStep() | SkipStep() | ResolveIncident():
+            return Cause(By.PERSON, command.actor, command.reason)
+        case _:
+            return Cause(By.REPORT)
 
 
 def _decide_one(batch: Batch, command: AnyCommand) -> Answer:
@@ -130,6 +158,10 @@ def _decide_one(batch: Batch, command: AnyCommand) -> Answer:
             return sessions.drain_session(batch, command)
         case ApplyDefinition():
             return submission.apply_definition(batch, command)
+        case ResolveIncident():
+            return resolving.resolve(batch, command)
+        case MarkNotices():
+            return notices.mark(batch, command)
         case _:
             assert_never(command)
 

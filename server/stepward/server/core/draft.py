@@ -44,6 +44,10 @@ class Draft:
             return kind[key]
         return self._reader.get(key)
 
+    def committed(self, key: bytes) -> Row | None:
+        """The row under `key` as it was before this batch."""
+        return self._reader.get(key)
+
     def read(self, key: bytes, type_: type[R]) -> R | None:
         """The row under `key`, of a known type."""
         row = self.get(key)
@@ -107,6 +111,17 @@ class Draft:
             if key != previous:
                 yield key
             previous = key
+
+    def last(self, prefix: bytes) -> bytes | None:
+        """The last of the keys that begin with `prefix`, as this batch leaves them so far."""
+        kind = self._changes.get(prefix[0], {})
+        added = max((key for key, row in kind.items() if row is not None and key.startswith(prefix)), default=None)
+        for key in self._reader.scan(prefix, reverse=True):
+            if added is not None and key <= added:
+                break
+            if key not in kind:
+                return key
+        return added
 
     def count(self, prefix: bytes) -> int:
         """How many keys begin with `prefix`, as this batch leaves them so far."""

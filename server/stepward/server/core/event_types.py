@@ -22,6 +22,7 @@ class EventType(IntEnum):
     JobDeadlinePassed = 12
     JobStuck = 13
     JobDeadlineRenewed = 14
+    IncidentResolved = 15
     StepReady = 20
     StepOffered = 21
     StepOfferResent = 22

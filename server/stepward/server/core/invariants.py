@@ -7,7 +7,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stepward.server.core import compensation, keys, leases, pauses, rows, schedules, slice_rows, states, wide_jobs
+from stepward.server.core import (
+    compensation,
+    incidents,
+    keys,
+    leases,
+    pauses,
+    rows,
+    schedules,
+    slice_rows,
+    states,
+    wide_jobs,
+)
 from stepward.server.core.rows import JOB_STATES_FINAL, Clock, JobState, PassKind, StepState
 from stepward.server.core.states import Mover
 
@@ -28,6 +39,7 @@ def violations(reader: Reader, *, led_ms: int) -> list[str]:
     found += _index_violations(reader, set(jobs))
     found += count_violations(reader)
     found += wide_jobs.leftovers(reader, set(jobs))
+    found += incident_violations(reader)
     return found + list(_session_violations(reader))
 
 
@@ -226,6 +238,45 @@ def count_violations(reader: Reader) -> Iterator[str]:
         found = row.counts if isinstance(row, rows.JobCounts) else {}
         if found != recounted.get(namespace, {}):
             yield f"namespace {namespace} counts {found}, and has {recounted.get(namespace, {})}"
+
+
+def incident_violations(reader: Reader) -> Iterator[str]:
+    """Each step that waits for a person, and each job that was found stuck, has an open incident; no other is open."""
+    waiting = dict(_waiting(reader))
+    open_: set[int] = set()
+    for key in reader.scan(keys.INCIDENT_OPEN):
+        number = keys.parse_number(key)
+        open_.add(number)
+        incident = incidents.find(reader, number)
+        if incident is None or incident.resolved_wall_ms or key != keys.incident_open(incident.namespace, number):
+            yield f"incident {number} stands among the open ones, and is {incident}"
+        elif waiting.get((incident.job_id, incident.ordinal)) != number:
+            yield f"incident {number} is open, and nothing waits for it: {incident}"
+    for (job_id, ordinal), number in waiting.items():
+        if number not in open_:
+            yield f"job {job_id} step {ordinal} waits for a person, and its incident {number} is not open"
+        if reader.get(keys.incident_of(job_id, number)) is None:
+            yield f"incident {number} does not stand under its job {job_id}"
+    counted = incidents.counts(reader)
+    if counted.open != len(open_):
+        yield f"{counted} counts {counted.open} open incidents, and there are {len(open_)}"
+    notices = [keys.parse_number(key) for key in reader.scan(keys.NOTICE)]
+    if notices != list(range(counted.newest_notice + 1 - len(notices), counted.newest_notice + 1)):
+        yield f"notices {notices} are not the newest, of which {counted} counts"
+
+
+def _waiting(reader: Reader) -> Iterator[tuple[tuple[str, int], int]]:
+    """What waits for a person, and the number of its incident."""
+    for key in reader.scan(keys.STEP):
+        step = reader.get(key)
+        assert isinstance(step, rows.Step)
+        if step.incident or step.state in states.WAIT_FOR_PERSON:
+            yield keys.parse_subject(key[1:]), step.incident
+    for key in reader.scan(keys.PROGRESS):
+        progress = reader.get(key)
+        assert isinstance(progress, rows.Progress)
+        if progress.incident:
+            yield (keys.progress_job_id(key), -1), progress.incident
 
 
 def _session_violations(reader: Reader) -> Iterator[str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from stepward.server.core import epoch_rows, rows, slice_rows
+from stepward.server.core import epoch_rows, ledger_rows, rows, slice_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,6 +41,13 @@ HISTORY: Final = b"H"
 BEAT: Final = b"B"
 PURGE: Final = b"R"
 EPOCH: Final = b"L"
+LEDGER: Final = b"l"
+INCIDENT: Final = b"i"
+INCIDENT_OF: Final = b"j"
+INCIDENT_OPEN: Final = b"o"
+INCIDENT_COUNTS: Final = b"c"
+NOTICE: Final = b"n"
+NOTICE_CURSOR: Final = b"w"
 
 _TYPES: Final[dict[bytes, type[Row]]] = {
     JOB: rows.Job,
@@ -65,6 +72,13 @@ _TYPES: Final[dict[bytes, type[Row]]] = {
     BEAT: rows.Beat,
     EPOCH: epoch_rows.Epoch,
     PURGE: slice_rows.Purge,
+    LEDGER: ledger_rows.LedgerEntry,
+    INCIDENT: ledger_rows.Incident,
+    INCIDENT_OF: ledger_rows.IncidentIndex,
+    INCIDENT_OPEN: ledger_rows.IncidentIndex,
+    INCIDENT_COUNTS: ledger_rows.IncidentCounts,
+    NOTICE: ledger_rows.Notice,
+    NOTICE_CURSOR: ledger_rows.NoticeCursor,
 }
 _DECODERS: Final[dict[int, Callable[[bytes], Row]]] = {
     kind[0]: msgspec.msgpack.Decoder(type_).decode for kind, type_ in _TYPES.items()
@@ -310,3 +324,53 @@ def history(job_id: str, sequence: int) -> bytes:
 def histories(job_id: str) -> bytes:
     """Prefix of the history of a job."""
     return HISTORY + job_id.encode() + b"/"
+
+
+def ledger(sequence: int, number: int) -> bytes:
+    """Key of a `ledger_rows.LedgerEntry`."""
+    return ledgers(sequence) + number.to_bytes(2, "big")
+
+
+def ledgers(sequence: int) -> bytes:
+    """Prefix of the remedies of one batch."""
+    return LEDGER + sequence.to_bytes(8, "big")
+
+
+def parse_ledger(key: bytes) -> tuple[int, int]:
+    """Sequence of the batch, and number in there, of a ledger key."""
+    return int.from_bytes(key[1:9], "big"), int.from_bytes(key[9:11], "big")
+
+
+def incident(number: int) -> bytes:
+    """Key of a `ledger_rows.Incident`."""
+    return INCIDENT + number.to_bytes(8, "big")
+
+
+def incident_of(job_id: str, number: int) -> bytes:
+    """Key of an incident under its job."""
+    return incidents_of(job_id) + number.to_bytes(8, "big")
+
+
+def incidents_of(job_id: str) -> bytes:
+    """Prefix of the incidents of a job."""
+    return INCIDENT_OF + job_id.encode() + b"/"
+
+
+def incident_open(namespace: str, number: int) -> bytes:
+    """Key of an open incident under its namespace."""
+    return incidents_open(namespace) + number.to_bytes(8, "big")
+
+
+def incidents_open(namespace: str) -> bytes:
+    """Prefix of the open incidents of a namespace."""
+    return INCIDENT_OPEN + namespace.encode() + b"\0"
+
+
+def parse_number(key: bytes) -> int:
+    """The number at the end of a key of an incident, of an index of it, or of a notice."""
+    return int.from_bytes(key[-8:], "big")
+
+
+def notice(number: int) -> bytes:
+    """Key of a `ledger_rows.Notice`."""
+    return NOTICE + number.to_bytes(8, "big")

@@ -86,6 +86,16 @@ class Limits(Struct, frozen=True):
     patrol_steps_max: int = 500
     # Attempts that one step may have that are not confirmed stopped.
     lingering_max: int = 100
+    # How long a remedy is told of in the ledger, on log time, and how many are kept, some 300 bytes each: so a bad day
+    # takes no more than 60 MB.
+    ledger_retention_ms: int = 7 * 86_400_000
+    ledger_entries_max: int = 200_000
+    # Entries that one sweep removes, some 3 ms; another follows at once.
+    ledger_purges_max: int = 500
+    # What an entry says of why an attempt failed.
+    ledger_failure_bytes_max: int = 256
+    # Notices that are remembered for whoever is told of incidents, sent or not, of 20 bytes each.
+    notices_max: int = 10_000
 
     @property
     def accept_deadline_ms(self) -> int:

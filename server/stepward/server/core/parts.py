@@ -1,6 +1,7 @@
 """The parts of a step that agents run, what may go wrong with them, and what is done about it.
 
-The numbers stand in rows, and those of `Trouble`, `Remedy` and `By` in the public contract: add, never change.
+The numbers stand in rows, those of `Trouble`, `Remedy`, `Resolution` and `By` in the public contract, too: add, never
+change.
 """
 
 from __future__ import annotations
@@ -55,6 +56,16 @@ class Remedy(IntEnum):
     RESEND = 8
     WITHDRAW = 9
     CANCEL = 10
+
+
+class Resolution(IntEnum):
+    """What a person decides about an incident. APPROVE does what was proposed."""
+
+    RETRY = 1
+    SKIP = 2
+    COMPENSATE = 3
+    FAIL = 4
+    APPROVE = 5
 
 
 class By(IntEnum):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
 from msgspec.structs import replace
 
 from stepward.server.core import compensation, keys, pauses, rows, slice_rows, termination
+from stepward.server.core.batch import Cause
 from stepward.server.core.rows import PassKind
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def begin(batch: Batch, job_id: str, kind: PassKind) -> None:
     if before is not None:
         assert kind in MAY_REPLACE[before.kind], (job_id, before.kind, kind)
         _forget(batch, job_id, before)
-    _go_on(batch, job_id, slice_rows.Pass(kind))
+    _go_on(batch, job_id, slice_rows.Pass(kind, -1, 0, *batch.cause))
 
 
 def go_on(batch: Batch, job_id: str) -> None:
@@ -86,7 +87,12 @@ def go_on(batch: Batch, job_id: str) -> None:
     _forget(batch, job_id, pass_)
     # One that was paused, or went on, may have ended before the walk had come to its last steps.
     if batch.progress(job_id).state not in rows.JOB_STATES_FINAL:
-        _go_on(batch, job_id, pass_)
+        sweep = batch.cause
+        batch.cause = Cause(pass_.by, pass_.actor, pass_.reason)
+        try:
+            _go_on(batch, job_id, pass_)
+        finally:
+            batch.cause = sweep
 
 
 def under_way(batch: Batch, job_id: str) -> Pass | None:

@@ -11,7 +11,8 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from stepward.server.core import keys, passes, rows
+from stepward.server.core import incidents, keys, ledger, passes, rows
+from stepward.server.core.parts import Remedy, Trouble
 from stepward.server.core.rows import JOB_STATES_FINAL, Clock, EventType, Failure, JobState, Patrol
 
 if TYPE_CHECKING:
@@ -123,4 +124,7 @@ def _give_to_a_person(batch: Batch, job_id: str, progress: Progress) -> None:
         f"of the server: look at the job's history, then {verb} the job"
     )
     batch.event(job_id, EventType.JobStuck, detail=text)
-    batch.put_progress(job_id, progress, state=JobState.ESCALATED, failure=Failure(STUCK, text, retryable=False))
+    failure = Failure(STUCK, text, retryable=False)
+    ledger.record(batch, job_id, -1, Trouble.STUCK, Remedy.ESCALATE, rule="stuck", failure=failure)
+    number = incidents.opened(batch, job_id, -1, Trouble.STUCK, proposed=Remedy.NONE, failure=failure)
+    batch.put_progress(job_id, progress, state=JobState.ESCALATED, failure=failure, incident=number)

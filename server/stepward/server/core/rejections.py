@@ -39,6 +39,9 @@ class Reason(Enum):
     CLUSTER_EXISTS = "CLUSTER_EXISTS"
     NODE_STATE = "NODE_STATE"
     NOT_ALLOWED = "NOT_ALLOWED"
+    INCIDENT_NOT_FOUND = "INCIDENT_NOT_FOUND"
+    INCIDENT_COUNT = "INCIDENT_COUNT"
+    INCIDENT_STATE = "INCIDENT_STATE"
 
 
 class Violation(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -119,6 +119,11 @@ def _hide(batch: Batch, job_id: str) -> None:
 
 def _remove(batch: Batch, job_id: str, writes_max: int) -> bool:
     """Remove rows of a job that has vanished, while there is room. True: none is left."""
+    for key in batch.draft.keys(keys.incidents_of(job_id)):
+        if batch.draft.writes >= writes_max:
+            return False
+        batch.draft.remove(keys.incident(keys.parse_number(key)))
+        batch.draft.remove(key)
     for kind in _OF_STEPS:
         for key in batch.draft.keys(kind + keys.steps(job_id)[1:]):
             if batch.draft.writes >= writes_max:

@@ -13,6 +13,9 @@ from typing import Final
 from msgspec import Struct
 
 from stepward.server.core.event_types import EventType as EventType  # noqa: PLC0414 - whoever reads rows needs it, too
+from stepward.server.core.job_states import JOB_STATES_FINAL as JOB_STATES_FINAL  # noqa: PLC0414 - for importers, too
+from stepward.server.core.job_states import JobState as JobState  # noqa: PLC0414 - as above, for importers
+from stepward.server.core.job_states import StepState as StepState  # noqa: PLC0414 - as above, for importers
 from stepward.server.core.options import Approval as Approval  # noqa: PLC0414 - as above, for importers
 from stepward.server.core.options import Effect as Effect  # noqa: PLC0414 - as above, for importers
 from stepward.server.core.options import OnDeadline as OnDeadline  # noqa: PLC0414 - as above, for importers
@@ -22,47 +25,6 @@ from stepward.server.core.options import Reassign as Reassign  # noqa: PLC0414 -
 from stepward.server.core.options import StartMode as StartMode  # noqa: PLC0414 - as above, for importers
 from stepward.server.core.parts import Part as Part  # noqa: PLC0414 - as above, for importers
 from stepward.server.core.parts import Trouble as Trouble  # noqa: PLC0414 - as above, for importers
-
-
-class JobState(IntEnum):
-    """The state of a job. Numbers are those of the public contract."""
-
-    RUNNING = 1
-    PAUSED = 2
-    COMPENSATING = 3
-    ESCALATED = 4
-    COMPLETED = 5
-    COMPENSATED = 6
-    CANCELLED = 7
-    FAILED = 8
-
-
-class StepState(IntEnum):
-    """The state of a step. Numbers are those of the public contract."""
-
-    PENDING = 1
-    READY = 2
-    OFFERED = 3
-    RUNNING = 4
-    RETRY_WAIT = 5
-    OUTCOME_UNKNOWN = 6
-    ESCALATED = 7
-    SUCCEEDED = 8
-    FAILED = 9
-    SKIPPED = 10
-    CANCELLED = 11
-    UNDO_READY = 12
-    UNDO_OFFERED = 13
-    UNDO_RUNNING = 14
-    UNDO_RETRY_WAIT = 15
-    UNDO_OUTCOME_UNKNOWN = 16
-    UNDO_FAILED = 17
-    COMPENSATED = 18
-    VERIFY_READY = 19
-    VERIFY_OFFERED = 20
-    VERIFY_RUNNING = 21
-    VERIFY_RETRY_WAIT = 22
-    UNDO_SKIPPED = 23
 
 
 class CancelReason(IntEnum):
@@ -238,7 +200,8 @@ class Progress(Row, frozen=True):
     `steps_open` counts steps that have not succeeded; `settling` counts forward steps of a job under compensation
     that may still act; `undo_open` counts steps whose undo has not ended (0 before the undo phase), and `remaining`
     those whose undo has ended and that remain done all the same; `waiting` counts steps that wait for a person.
-    `deadline_log_ms` 0: none. `terminating`: it is being ended at once, or was.
+    `deadline_log_ms` 0: none. `terminating`: it is being ended at once, or was. `incident`: the number of the open one
+    of the job as a whole; 0: none.
     """
 
     state: JobState
@@ -256,6 +219,7 @@ class Progress(Row, frozen=True):
     deadline_log_ms: int = 0
     deadline_passed: bool = False
     terminating: bool = False
+    incident: int = 0
 
 
 class Lingering(Value, frozen=True):
@@ -303,7 +267,8 @@ class Step(Row, frozen=True):
     `attempts` and `lease_losses` belong to the part that is at work, and so does `ready_log_ms`, when that first became
     ready (-1: it has not yet); its bounds over all attempts count from there. `timer_clock` and
     `timer_at_ms` name the step's one timer row. `ready_order` finds its row in the ready index. `fence_at_led_ms` is
-    the instant until which an attempt that nobody confirmed stopped may still act.
+    the instant until which an attempt that nobody confirmed stopped may still act. `incident` is the number of its open
+    one; 0: none.
     """
 
     state: StepState
@@ -325,6 +290,7 @@ class Step(Row, frozen=True):
     started_log_ms: int = 0
     aside: Aside | None = None
     avoid: Avoid | None = None
+    incident: int = 0
 
 
 class Output(Row, frozen=True):
@@ -491,6 +457,3 @@ class Head(Row, frozen=True):
     wall_ms: int
     decided_steady_ms: int
     boot_id: str
-
-
-JOB_STATES_FINAL = frozenset({JobState.COMPLETED, JobState.COMPENSATED, JobState.CANCELLED, JobState.FAILED})

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from stepward.server.core.parts import By
 from stepward.server.core.rows import PassKind, Row
 
 
 class Pass(Row, frozen=True):
     """A walk over the steps of a job that did not fit into one batch (`X`): one a job, with a timer of its own.
 
-    `after` is the position of the last step that it has passed.
+    `after` is the position of the last step that it has passed. `by`, `actor` and `reason` say what began it.
     """
 
     kind: PassKind
     after: int = -1
     timer_at_led_ms: int = 0
+    by: By = By.SUPERVISOR
+    actor: str = ""
+    reason: str = ""
 
 
 class Spread(Row, frozen=True):

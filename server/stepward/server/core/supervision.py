@@ -18,6 +18,7 @@ from stepward.server.core import (
     epoch_rows,
     keys,
     leases,
+    ledger,
     passes,
     patrol,
     pauses,
@@ -56,6 +57,7 @@ def sweep(batch: Batch, command: Sweep) -> Swept:
     room = max(writes_max, batch.draft.writes + writes_max // 8)
     handled += _judge_due(batch, Clock.LOG, subjects_max - handled, room)
     purged = retention.purge_due(batch)
+    ledger.purge_due(batch)
     overdue = sum(len(_due(batch, clock, _OVERDUE_COUNTED_MAX)) for clock in (Clock.LED, Clock.LOG))
     stuck = _beat(batch, handled, overdue)
     return Swept(
