@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -43,10 +44,19 @@ async def trips(traffic: Traffic) -> None:
     await traffic.ended(seconds_max=60)
 
 
+async def started_again(nodes: Nodes) -> None:
+    """Kill the node and start it where there is no room to begin: it waits."""
+    nodes.nodes["n3"].kill()
+    nodes.launch_node("n3")
+    log = nodes.folder / "n3.log"
+    await until(lambda: "node_waits_for_room" in log.read_text(), seconds_max=LEVEL_S_MAX, what="n3 waits for room")
+    assert nodes.nodes["n3"].running
+
+
 @pytest.mark.root
 @pytest.mark.timeout(180)
 async def test_follower_with_a_full_disk_stays_and_comes_back(tmp_path: Path) -> None:
-    """The others work on. While it has no room it acknowledges nothing; then it is level, and never was ended."""
+    """The others work on. While it has no room it acknowledges nothing, and a start waits; then it is level."""
     (tmp_path / "disk").mkdir()
     with (
         PowerCutDisk(tmp_path / "disk", mebibytes=DISK_MIB) as disk,
@@ -76,10 +86,10 @@ async def test_follower_with_a_full_disk_stays_and_comes_back(tmp_path: Path) ->
                 before.sequence,
                 before.log_last_index,
             )
+            await started_again(nodes)
             more.unlink()
             ballast.unlink()
-            await until(lambda: not unready(full), seconds_max=LEVEL_S_MAX, what="n3 is ready")
+            await asyncio.to_thread(nodes.nodes["n3"].wait_until_ready)
+            await until(lambda: not unready(nodes.nodes["n3"]), seconds_max=LEVEL_S_MAX, what="n3 is ready")
             await nodes.level()
             print(await judged(nodes, traffic))
-
-            assert full.running

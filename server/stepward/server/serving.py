@@ -15,6 +15,7 @@ from stepward.server.empty_node import EmptyNode
 from stepward.server.logbook.identity import known_identity
 from stepward.server.node import Node
 from stepward.server.peers import tls
+from stepward.server.room_to_begin import room_to_begin
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,6 +53,9 @@ async def serve_until(
     try:
         if config.tls is not None:
             tls.check(config.tls, config.node_id)
+        # Whoever starts a node of a cluster does so again and again. One that is alone says at once why it cannot.
+        if config.nodes and not await room_to_begin(config, stop):
+            return ""
         identity = known_identity(config.data)
         if identity is None and config.nodes:
             identity = await _become_member(cluster, config, stop)

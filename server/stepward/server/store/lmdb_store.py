@@ -36,7 +36,7 @@ MAP_BYTES_DEFAULT: Final = 64 << 30
 # What lies in a directory of ours, and what file systems put there.
 _OUR_FILES: Final = frozenset({DATA_FILE, LOCK_FILE, "node.lock", "lost+found", "cluster"})
 # Less free disk than this is refused at once, in words: a start writes, and a write that fails says less.
-_FREE_BYTES_MIN: Final = 1 << 20
+FREE_BYTES_MIN: Final = 1 << 20
 # Rows that were walked over for another node and are still mapped, at most.
 _EXPORTED_BYTES_MAPPED_MAX: Final = 16 << 20
 
@@ -156,8 +156,8 @@ class LmdbStore(_Reading):
         elif not (directory / DATA_FILE).exists():
             raise StoreAbsent(directory)
         free_bytes = disk_free_bytes(directory)
-        if free_bytes < _FREE_BYTES_MIN:
-            raise StoreFull(directory, free_bytes, _FREE_BYTES_MIN)
+        if free_bytes < FREE_BYTES_MIN:
+            raise StoreFull(directory, free_bytes, FREE_BYTES_MIN)
         self._directory = directory
         self._durable = durable
         self._thread = threading.get_ident()
