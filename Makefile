@@ -10,6 +10,7 @@
 #   make format     format, and fix what can be fixed by rule
 #   make protos     regenerate the Python code of the contract; then `make baseline` when the change is meant
 #   make docs       write the pages of docs/ anew, from runs of the demos and of the fault matrix
+#   make outages    write the page of outages of nodes and supervisors anew, as root
 #   make museum     write the page of planted faults anew
 #   make simulation SEEDS=1000   run three simulated nodes through as many storms; SEED=7 replays one
 #   make kills ROUNDS=100      kill all of three real nodes at once under load, so many times
@@ -45,7 +46,7 @@ SEED ?=
 # Root tests are asked for when this is root; otherwise pytest's summary says what was left out.
 ROOT_FLAG := $(if $(filter 0,$(shell id -u)),--root)
 
-.PHONY: demo demo-cluster env test check format-check lint types protos-fresh buf tests-all format protos baseline docs museum simulation kills pauses histories drains attempts powercuts failovers idle wiped bench clean
+.PHONY: demo demo-cluster env test check format-check lint types protos-fresh buf tests-all format protos baseline docs outages museum simulation kills pauses histories drains attempts powercuts failovers idle wiped bench clean
 
 demo: $(VENV)/.stamp-server
 	$(BIN)/stepward demo
@@ -101,6 +102,9 @@ docs: env
 	$(BIN)/stepward demo orders --fast --docs docs
 	$(BIN)/python -m tests.cluster.fault_page docs/faults.md
 	$(BIN)/python -m tests.server.metrics_page
+
+outages: env
+	$(BIN)/python -m tests.cluster.outage_page docs/outages.md
 
 museum: env
 	$(BIN)/python -m tests.museum.page

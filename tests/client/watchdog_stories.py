@@ -284,8 +284,9 @@ STORIES = [
     ),
     Story(
         "an answer of a moment ago, since it is asked again: its beat is as old as it was then",
-        [*well(0, 1), *then(2, 3, {"*": {"at_s": 1}})],
+        [*well(0, 1), *then(2, 3, {"*": {**frozen(1), "at_s": 1}})],
         Level.WELL,
+        tells=False,
     ),
     # What the newest rows say.
     Story(
@@ -311,17 +312,13 @@ STORIES = [
         [(0, {"n3": {"epoch": 1, "told": {"stays": True}}})],
         Level.WELL,
     ),
+    Story("the leader's supervisor begins", [(0, {"n1": {"told": {"supervisor_state": "NOT_STARTED"}}})], Level.WELL),
     Story(
         "the leader sees its supervisor stall",
-        [(0, {"n1": {"told": {"supervisor_state": "STALLED"}}})],
+        then(0, DOUBT_S, {"n1": {"told": {"supervisor_state": "STALLED"}}}),
         Level.WARNING,
         (Kind.SUPERVISOR_UNWELL,),
         "its supervisor is STALLED",
-    ),
-    Story(
-        "a follower's word about its own supervisor",
-        [(0, {"n2": {"told": {"supervisor_state": "STALLED"}}})],
-        Level.WELL,
     ),
     # Nodes that judge otherwise than what is seen.
     Story(

@@ -80,13 +80,12 @@ class Bound(StrEnum):
     BACK = "back"
     NOT_NOTICED = "not noticed"
 
-    @property
-    def ms(self) -> int:
-        """The most that may pass from the beginning of the fault to the event that says so."""
+    def ms(self, ttl_ms: int) -> int:
+        """The most that may pass from the beginning of the fault to the event that says so, with leases of `ttl_ms`."""
         match self:
             case Bound.LEASE:
                 # The lease, a third more, the grace for a process that is slow to die, and what clocks may drift.
-                lease_ms = TTL_MS + -(-TTL_MS // 3) + KILL_GRACE_MS + TTL_MS // 100 + 500
+                lease_ms = ttl_ms + -(-ttl_ms // 3) + KILL_GRACE_MS + ttl_ms // 100 + 500
                 return lease_ms + SWEEP_MS_MAX
             case Bound.START_TO_CLOSE:
                 return START_TO_CLOSE_MS + SWEEP_MS_MAX
@@ -96,7 +95,7 @@ class Bound(StrEnum):
             case Bound.QUEUE:
                 return QUEUE_MS + SWEEP_MS_MAX
             case Bound.ACCEPT:
-                return TTL_MS + SWEEP_MS_MAX
+                return ttl_ms + SWEEP_MS_MAX
             case Bound.REPORT:
                 # What the handler waits for an answer, and its way.
                 return 500 + SWEEP_MS_MAX
@@ -106,12 +105,11 @@ class Bound(StrEnum):
             case Bound.NOT_NOTICED:
                 return 0
 
-    @property
-    def words(self) -> str:
+    def words(self, ttl_ms: int) -> str:
         """By what it is noticed, and when, for people."""
         lease = "TTL x 4/3 + 2 s for a process that is slow to die + 1% of the TTL and 0.5 s for clocks that drift"
         judged = "and at most 1 s until it is judged"
-        seconds = f"{self.ms / 1000:.1f} s here"
+        seconds = f"{self.ms(ttl_ms) / 1000:.1f} s here"
         return {
             Bound.LEASE: f"by its silence, {lease} after its last heartbeat, {judged}: {seconds}",
             Bound.START_TO_CLOSE: f"by the start-to-close timeout of the step, {judged}: {seconds}",
@@ -123,18 +121,17 @@ class Bound(StrEnum):
             Bound.NOT_NOTICED: "by nobody: no lease is used up, and no time of a handler that has ended",
         }[self]
 
-    @property
-    def ms_min(self) -> int:
+    def ms_min(self, ttl_ms: int) -> int:
         """The least: a lease counts from a heartbeat that may be a third of the TTL old when its agent dies."""
         match self:
             case Bound.LEASE:
-                return self.ms - SWEEP_MS_MAX - TTL_MS // 3
+                return self.ms(ttl_ms) - SWEEP_MS_MAX - ttl_ms // 3
             case Bound.START_TO_CLOSE:
                 return START_TO_CLOSE_MS
             case Bound.QUEUE:
                 return QUEUE_MS
             case Bound.ACCEPT:
-                return TTL_MS
+                return ttl_ms
             case _:
                 return 0
 

@@ -102,8 +102,8 @@ def _section(fault: Fault, seen: dict[Cell, Sighting]) -> str:
 
 def _notices(cells: Sequence[Cell]) -> list[str]:
     """How the fault is noticed, and where that is otherwise in some kind of step."""
-    found = [f"It is noticed {cells[0].given.bound.words}."]
-    found += [f"{cell.kind.words}: {cell.must.bound.words}." for cell in cells if cell.must.bound is not None]
+    found = [f"It is noticed {cells[0].given.bound.words(TTL_MS)}."]
+    found += [f"{cell.kind.words}: {cell.must.bound.words(TTL_MS)}." for cell in cells if cell.must.bound is not None]
     return [textwrap.fill(text[0].upper() + text[1:], 120) for text in found]
 
 
@@ -111,10 +111,10 @@ def _row(sighting: Sighting) -> tuple[str, ...]:
     row = fixed(sighting.cell)
     after_ms = sighting.noticed_after_ms
     after = "" if after_ms is None else _seconds(after_ms)
-    return (row.step, row.noticed, after, row.decided, row.end, _seconds(sighting.ended_after_ms), _deeds(sighting))
+    return (row.step, row.noticed, after, row.decided, row.end, _seconds(sighting.ended_after_ms), deeds(sighting))
 
 
-def _deeds(sighting: Sighting) -> str:
+def deeds(sighting: Sighting) -> str:
     """What the service says: what stands, and what it was asked besides."""
     words = ["the deed stands" if sighting.standing else "nothing stands"]
     effects = sum(entry.answer.effect for entry in sighting.entries)

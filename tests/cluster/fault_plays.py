@@ -165,7 +165,9 @@ async def _blocked_before(stage: Stage, fault: Fault, cells: list[Cell]) -> list
         await stage.client.cancel(job_id, "so that it is undone")
     for cell, job_id in (jobs | undoing).items():
         await stage.event(
-            job_id, "UndoOffered" if cell.kind is Kind.UNDOING else "StepOffered", seconds_max=TTL_MS / 1000
+            job_id,
+            "UndoOffered" if cell.kind is Kind.UNDOING else "StepOffered",
+            seconds_max=stage.rig.session_ttl_ms / 1000,
         )
     rescuer = await stage.agent(f"{fault}-rescuer", fault)
     jobs |= undoing
@@ -198,7 +200,7 @@ async def _server_away(stage: Stage, fault: Fault, cells: list[Cell]) -> list[Si
     began = replace(mark, slack_ms=away_from_ms - mark.at_ms)
     if fault is not Fault.SERVER_KILLED_AT_WORK:
         _release(stage, cells)
-    ends_at_ms = away_from_ms + Bound.LEASE.ms
+    ends_at_ms = away_from_ms + Bound.LEASE.ms(TTL_MS)
     await until(
         lambda: "lease_ended" in agent.log.read_text() and now_ms() >= ends_at_ms,
         seconds_max=SETTLED_S_MAX,

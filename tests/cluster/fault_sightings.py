@@ -57,6 +57,8 @@ class Sighting(Struct, frozen=True, kw_only=True):
     began: Began
     ended_at_ms: int
     """When the job had ended, or waited for a person."""
+    ttl_ms: int = TTL_MS
+    """How long leases last there."""
     away_ms: tuple[int, int] = (0, 0)
     """From when until when there was no server, by the wall clock. Its start comes after that."""
     back_at_ms: int = 0
@@ -133,8 +135,10 @@ def _noticing(sighting: Sighting) -> Iterable[str]:
     after_ms = sighting.noticed_after_ms
     if after_ms is None:
         yield f"{must.noticed} is not in the history"
-    elif not bound.ms_min <= after_ms <= bound.ms + sighting.began.slack_ms:
-        yield f"{must.noticed} came after {after_ms} ms, not within {bound.ms_min} to {bound.ms} ms"
+        return
+    least_ms, most_ms = bound.ms_min(sighting.ttl_ms), bound.ms(sighting.ttl_ms)
+    if not least_ms <= after_ms <= most_ms + sighting.began.slack_ms:
+        yield f"{must.noticed} came after {after_ms} ms, not within {least_ms} to {most_ms} ms"
 
 
 def _deciding(sighting: Sighting) -> Iterable[str]:
@@ -179,7 +183,7 @@ def _fencing(sighting: Sighting) -> Iterable[str]:
     if next_ is None:
         return
     heard = any(event.type in HEARD and event.token == noticed.token for event in after[: after.index(next_) + 1])
-    fence_led_ms = noticed.led_ms + TTL_MS + KILL_GRACE_MS
+    fence_led_ms = noticed.led_ms + sighting.ttl_ms + KILL_GRACE_MS
     if noticed.type.endswith("TimedOut") and not heard:
         yield f"{next_.type} did not wait for the word of the agent that was told to stop"
     elif not heard and next_.led_ms < fence_led_ms:
@@ -210,7 +214,7 @@ def _own(sighting: Sighting) -> Iterable[str]:
                 yield "the agent did not say that the handler has stopped"
         case Fault.SERVER_KILLED | Fault.SERVER_PAUSED | Fault.SERVER_KILLED_AT_WORK:
             since_ms, until_ms = sighting.away_ms
-            if until_ms - since_ms < Bound.LEASE.ms:
+            if until_ms - since_ms < Bound.LEASE.ms(sighting.ttl_ms):
                 yield f"the server was away for {until_ms - since_ms} ms only; leases would not have ended"
             within = [event.type for event in sighting.history if since_ms < event.at_ms < until_ms]
             if within:

@@ -68,20 +68,20 @@ def away(*, at_ms: int) -> Sighting:
         shown=(),
         began=Began(at_ms=100),
         ended_at_ms=at_ms,
-        away_ms=(100, 100 + Bound.LEASE.ms),
+        away_ms=(100, 100 + Bound.LEASE.ms(TTL_MS)),
     )
 
 
 def test_what_is_right_is_right() -> None:
     assert breaches(paused()) == []
-    assert breaches(away(at_ms=Bound.LEASE.ms + 100)) == []
+    assert breaches(away(at_ms=Bound.LEASE.ms(TTL_MS) + 100)) == []
 
 
 def without(sighting: Sighting, type_: str) -> Sighting:
     return replace(sighting, history=tuple(event for event in sighting.history if event.type != type_))
 
 
-PAUSED, AWAY = paused(), away(at_ms=Bound.LEASE.ms + 100)
+PAUSED, AWAY = paused(), away(at_ms=Bound.LEASE.ms(TTL_MS) + 100)
 LATER = 50_000
 
 
@@ -89,7 +89,7 @@ LATER = 50_000
     ("wrong", "said"),
     [
         (without(PAUSED, "UndoAttemptLost"), "UndoAttemptLost is not in the history"),
-        (replace(PAUSED, began=Began(at_ms=0, led_ms=-Bound.LEASE.ms)), "not within"),
+        (replace(PAUSED, began=Began(at_ms=0, led_ms=-Bound.LEASE.ms(TTL_MS))), "not within"),
         (replace(PAUSED, began=Began(at_ms=0, led_ms=TTL_MS)), "not within"),
         (without(PAUSED, "UndoRetryScheduled"), "UndoRetryScheduled does not follow"),
         (replace(PAUSED, step=StepState.UNDO_FAILED), "the step is UNDO_FAILED, not COMPENSATED"),

@@ -53,6 +53,7 @@ class Watchdog:
         self.sights: tuple[Sight, ...] = ()
         self.beat_ages_s: dict[tuple[str, int], float] = {}
         self.overdue: dict[int, int] = {}
+        self.incidents_open: dict[int, int] = {}
         self.judgements: int = 0
         self.changes: int = 0
         self.canaries: Canaries | None = None
@@ -139,6 +140,8 @@ class Watchdog:
         ages_s = {(sight.name, replica.shard): history.beat_age_s(sight, replica) for sight, replica in replicas}
         self.beat_ages_s = {place: age_s for place, age_s in ages_s.items() if age_s is not None}
         self.overdue = {shard: history.overdue[shard].count for shard in history.shards()}
+        told = {shard: history.newest(shard).told for shard in history.shards()}
+        self.incidents_open = {shard: one.incidents_open for shard, one in told.items() if one is not None}
         self.judgements += 1
         before = self._settled.level
         if self._settled.take(self.verdict, now_s):

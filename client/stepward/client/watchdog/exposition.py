@@ -52,6 +52,10 @@ def _overdue(dog: Watchdog) -> list[Sample]:
     return [((str(shard),), float(count)) for shard, count in sorted(dog.overdue.items())]
 
 
+def _incidents(dog: Watchdog) -> list[Sample]:
+    return [((str(shard),), float(count)) for shard, count in sorted(dog.incidents_open.items())]
+
+
 def _told(dog: Watchdog) -> list[Sample]:
     ways = ((teller.name, teller.told, teller.failed, teller.dropped) for teller in dog.tellers)
     return [
@@ -85,6 +89,7 @@ METRICS: Final = (
         ("node", "shard"),
     ),
     Metric("overdue", "gauge", "Timers that are due and not handled, by shard.", _overdue, ("shard",)),
+    Metric("incidents_open", "gauge", "Incidents that wait for a person, by shard.", _incidents, ("shard",)),
     Metric("judgements_total", "counter", "Verdicts so far.", lambda dog: _one(dog.judgements)),
     Metric("changes_total", "counter", "How often another level was told.", lambda dog: _one(dog.changes)),
     Metric(

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from stepward.client.watchdog.sights import Replica, Sight
+
+K = TypeVar("K")
 
 # What passes by itself, such as an election or one lost answer, counts when it has lasted for so long.
 DOUBT_S: Final = 3.0
@@ -86,6 +88,8 @@ class History:
     """By address: when it last answered, or else was first asked."""
     partly_since_s: dict[str, float] = field(default_factory=dict)
     """By address: since when the node says that it takes part only partly."""
+    unwell_since_s: dict[str, float] = field(default_factory=dict)
+    """By address: since when the node says that its supervisor, with which it leads, does not run."""
     names: dict[str, str] = field(default_factory=dict)
     """By address: the node that was last met there."""
     beats: dict[tuple[str, int], BeatSeen] = field(default_factory=dict)
@@ -111,10 +115,9 @@ class History:
             if not sight.error:
                 self.answered_at_s[sight.address] = sight.at_s
                 self.names[sight.address] = sight.name
-                if sight.state_reason:
-                    self.partly_since_s.setdefault(sight.address, now_s)
-                else:
-                    self.partly_since_s.pop(sight.address, None)
+                _note(self.partly_since_s, sight.address, now_s, holds=bool(sight.state_reason))
+                unwell = any(one.told is not None and one.told.supervisor_unwell for one in sight.replicas)
+                _note(self.unwell_since_s, sight.address, now_s, holds=unwell)
                 for replica in sight.replicas:
                     self._take_beat(sight, replica, now_wall)
                     self._take_head(sight, replica)
@@ -132,6 +135,10 @@ class History:
     def replicas(self, shard: int) -> list[tuple[Sight, Replica]]:
         """Of one shard, with the nodes that have them."""
         return [(sight, replica) for sight in self.answering() for replica in sight.replicas if replica.shard == shard]
+
+    def newest(self, shard: int) -> Replica:
+        """The replica of a shard that has applied most: what it shows as due nobody has handled."""
+        return max((replica for _, replica in self.replicas(shard)), key=lambda replica: replica.sequence)
 
     def beat_age_s(self, sight: Sight, replica: Replica) -> float | None:
         """How old the newest beat of a replica was when the node answered; None: there is no proof of any.
@@ -179,12 +186,9 @@ class History:
         leading = [replica for _, replica in replicas if replica.leads]
         if leading or any(_hears_leader(replica) for _, replica in replicas):
             self.led_at_s[shard] = self.now_s
-        if len(leading) > 1:
-            self.rivals_since_s.setdefault(shard, self.now_s)
-        else:
-            self.rivals_since_s.pop(shard, None)
-        newest = max((replica for _, replica in replicas), key=lambda replica: replica.sequence)
-        self._take_overdue(self.overdue.setdefault(shard, Overdue(progress_at_s=self.now_s)), newest)
+        _note(self.rivals_since_s, shard, self.now_s, holds=len(leading) > 1)
+        overdue = self.overdue.setdefault(shard, Overdue(progress_at_s=self.now_s))
+        self._take_overdue(overdue, self.newest(shard))
 
     def _take_overdue(self, overdue: Overdue, replica: Replica) -> None:
         remediations = replica.told.remediations if replica.told is not None else overdue.remediations
@@ -200,9 +204,18 @@ class History:
         """The watchdog itself stood still: what it last saw may have been otherwise all the while."""
         self.answered_at_s.clear()
         self.partly_since_s.clear()
+        self.unwell_since_s.clear()
         self.led_at_s = dict.fromkeys(self.led_at_s, now_s)
         self.rivals_since_s.clear()
         self.overdue.clear()
+
+
+def _note(since_s: dict[K, float], place: K, now_s: float, *, holds: bool) -> None:
+    """Note since when something holds."""
+    if holds:
+        since_s.setdefault(place, now_s)
+    else:
+        since_s.pop(place, None)
 
 
 def _hears_leader(replica: Replica) -> bool:

@@ -192,9 +192,8 @@ def _told(history: History, shard: int) -> Iterator[Reason]:
         text = f"{times} of shard {shard} lost the supervisor within the last minute"
         yield Reason(Kind.SUPERVISOR_LOST, Level.WARNING, text)
     for sight, replica in replicas:
-        state = replica.told.supervisor_state if replica.told is not None and replica.leads else ""
-        if state not in ("", "RUNNING"):
-            text = f"{sight.name} leads shard {shard}, and its supervisor is {state}"
+        if replica.told and replica.told.supervisor_unwell and _lasts(history, history.unwell_since_s[sight.address]):
+            text = f"{sight.name} is to lead shard {shard}, and its supervisor is {replica.told.supervisor_state}"
             yield Reason(Kind.SUPERVISOR_UNWELL, Level.WARNING, text, sight.name)
     if told.brake:
         yield Reason(Kind.BRAKE, Level.WARNING, f"remediation of shard {shard} is held back: {told.brake}")
@@ -207,7 +206,7 @@ def _overdue(history: History, shard: int) -> Iterator[Reason]:
     overdue = history.overdue[shard]
     if overdue.since_s is None:
         return
-    newest = max((replica for _, replica in history.replicas(shard)), key=lambda replica: replica.sequence)
+    newest = history.newest(shard)
     seen_s = history.now_s - overdue.since_s
     oldest_s = seen_s if newest.told is None else max(seen_s, newest.told.oldest_overdue_s)
     still_s = history.now_s - overdue.progress_at_s

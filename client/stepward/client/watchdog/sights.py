@@ -29,6 +29,7 @@ class Told:
     """Since the newest beat was applied there, on the node's steady clock. None: none since it started."""
     beats: int = 0
     remediations: int = 0
+    overdue: int = 0
     oldest_overdue_s: float = 0.0
     brake: str = ""
     """Why remediation is held back. Empty: it is not."""
@@ -38,7 +39,11 @@ class Told:
     epochs_lost: int = 0
     stays: bool = False
     supervisor_state: str = ""
-    """Of the leader, as it sees itself."""
+    """Of the leader, as it sees itself; empty elsewhere."""
+
+    @property
+    def supervisor_unwell(self) -> bool:
+        return self.supervisor_state not in ("", "RUNNING")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +102,7 @@ def sight_of(address: str, at_s: float, status: NodeStatus) -> Sight:
 
 
 def _replica(shard: ShardStatus, message: Any) -> Replica:
-    contact = shard.leader_contact_age
+    contact, told = shard.leader_contact_age, _told(message)
     return Replica(
         shard=shard.shard,
         leads=shard.leader,
@@ -108,8 +113,9 @@ def _replica(shard: ShardStatus, message: Any) -> Replica:
         hash=shard.hash,
         contact_age_s=None if contact is None else contact.total_seconds(),
         beat_at=shard.supervisor_beat_at,
-        overdue=shard.overdue,
-        told=_told(message),
+        # What is overdue now counts more than what was at the beat.
+        overdue=shard.overdue if told is None else told.overdue,
+        told=told,
     )
 
 
@@ -127,6 +133,7 @@ def _told(message: Any) -> Told | None:
         beat_age_s=_seconds(said, "beat_age"),
         beats=said.beats,
         remediations=said.remediations,
+        overdue=said.overdue,
         oldest_overdue_s=_seconds(said, "oldest_overdue") or 0.0,
         brake=(said.brake.reason or "no reason given") if said.brake.on else "",
         breakers=tuple(breakers),

@@ -131,17 +131,18 @@ class Command:
             )
         except OSError as error:
             return f"{self._words[0]} cannot be run: {error.strerror}"
-        why = ""
-        output = b""
+        output, ended = b"", False
         try:
             async with asyncio.timeout(COMMAND_S_MAX):
                 output = await _output(process)
                 code = await process.wait()
+            ended = True
             why = f"it ended with {code}" if code else ""
         except TimeoutError:
             why = f"it was ended after {COMMAND_S_MAX:.0f} s"
         finally:
-            _end(process)
+            if not ended:
+                _end(process)
         await process.wait()
         self._log("command_ended", number=change.number, why=why, output=output.decode(errors="replace"))
         return why
