@@ -25,9 +25,17 @@ from stepward.v1 import (
     definition_service_pb2,
     job_service_pb2,
     operator_service_pb2,
+    supervision_service_pb2,
 )
 
-FILES = (agent_service_pb2, cluster_service_pb2, definition_service_pb2, job_service_pb2, operator_service_pb2)
+FILES = (
+    agent_service_pb2,
+    cluster_service_pb2,
+    definition_service_pb2,
+    job_service_pb2,
+    operator_service_pb2,
+    supervision_service_pb2,
+)
 METHODS: dict[str, Any] = {
     f"/{service.full_name}/{method.name}": method
     for file in FILES

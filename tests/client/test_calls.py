@@ -83,4 +83,4 @@ def test_no_submission_without_a_key(make: Callable[..., object]) -> None:
 )
 def test_page_size(asked: int, left: int | None, size: int) -> None:
     """A page is not larger than what is left to take, nor than the contract allows."""
-    assert calls.page_size(asked, left) == size
+    assert calls.size_of_page(asked, left) == size

@@ -9,7 +9,7 @@ from google.protobuf.descriptor import Descriptor
 
 from stepward.server.api.convert import ENCODING_CHARS_MAX
 from stepward.server.core.limits import Limits
-from stepward.v1 import agent_service_pb2, common_pb2
+from stepward.v1 import agent_service_pb2, common_pb2, supervision_service_pb2
 
 # Small enough to be reached quickly; the others are those of a node.
 LIMITS = Limits(
@@ -120,12 +120,27 @@ def page() -> Bound:
     return Bound("page_size", LIMITS.page_size_max, LIMITS.page_size_max + 1)
 
 
+def incidents(path: str, *, states: int) -> list[Bound]:
+    most = max(supervision_service_pb2.Trouble.values())
+    return [
+        Bound(f"{path}.state", states, states + 1),
+        names(f"{path}.definition_name"),
+        names(f"{path}.step_id"),
+        Bound(f"{path}.trouble", most, most + 1),
+        *timestamp(f"{path}.opened_from"),
+        *timestamp(f"{path}.opened_before"),
+        *labels(f"{path}.labels"),
+    ]
+
+
 def verb(*, reason_least: int = 0) -> list[Bound]:
     most = LIMITS.reason_chars_max
     bounds = [Bound("reason", "x" * most, "x" * (most + 1)), names("actor")]
     return [*bounds, Bound("reason", "x", "")] if reason_least else bounds
 
 
+TROUBLE_MOST = max(supervision_service_pb2.Trouble.values())
+REMEDY_MOST = max(supervision_service_pb2.Remedy.values())
 JOB_STATE_MOST = max(common_pb2.JobState.values())
 STEP_STATE_MOST = max(common_pb2.StepState.values())
 FILTER = [
@@ -200,6 +215,28 @@ BOUNDS: dict[str, list[Bound]] = {
     "OperatorService/ResumeJob": verb(),
     "OperatorService/RetryStep": verb(),
     "OperatorService/SkipStep": [*verb(), *payload("output")],
+    "SupervisionService/ListIncidents": [names("namespace"), *incidents("filter", states=3), page()],
+    "SupervisionService/GetIncident": [],
+    "SupervisionService/ResolveIncidents": [
+        names("namespace"),
+        *incidents("filter", states=1),
+        Bound("resolution", 2, 6),
+        Bound("resolution", 2, 0),
+        *payload("output"),
+        *verb(reason_least=1),
+        Bound("as_of", "i0-" + "9" * 19, "i0-" + "9" * 20),
+        Bound("as_of", "i0-1", "0-1"),
+    ],
+    "SupervisionService/ListLedger": [
+        names("namespace"),
+        Bound("filter.trouble", TROUBLE_MOST, TROUBLE_MOST + 1),
+        Bound("filter.remedy", REMEDY_MOST, REMEDY_MOST + 1),
+        Bound("filter.by", 3, 4),
+        names("filter.definition_name"),
+        *timestamp("filter.from"),
+        *timestamp("filter.before"),
+        page(),
+    ],
 }
 
 # Fields that need no bound of their own, and why. A path of any call that ends so.
@@ -226,6 +263,13 @@ UNBOUNDED: dict[str, str] = {
     "definition": "the rules of definitions, all of which have a table of their own",
     "jobs": "each is refused by itself, as SubmitJob would",
     "from": "of a call that is not served yet",
+    "incident_id": "what is no name of an incident is not found",
+    "incident_ids": "how many there may be is tried in test_supervision_service; what names none is refused by itself",
+    "proposed_only": "both values mean something",
+    "preview": "both values mean something",
+    "expected_count": "another number than is meant is refused",
+    "epoch": "any number; nothing happened in most of them",
+    "oldest_first": "both values mean something",
     "shard": "there is one; another is refused",
     "node_id": "one that is no member is refused",
     "gone_node_ids": "each must be another member",

@@ -27,6 +27,7 @@ from stepward.v1 import (
     job_service_pb2,
     job_service_pb2_grpc,
     operator_service_pb2_grpc,
+    supervision_service_pb2_grpc,
 )
 from tests.certificates import Files
 
@@ -53,6 +54,7 @@ class Stubs:
     agents: agent_service_pb2_grpc.AgentServiceAsyncStub
     cluster: cluster_service_pb2_grpc.ClusterServiceAsyncStub
     operators: operator_service_pb2_grpc.OperatorServiceAsyncStub
+    supervision: supervision_service_pb2_grpc.SupervisionServiceAsyncStub
 
 
 @contextlib.asynccontextmanager
@@ -82,6 +84,7 @@ async def stubs_on(channel: grpc.aio.Channel) -> AsyncIterator[Stubs]:
             agent_service_pb2_grpc.AgentServiceStub(channel),
             cluster_service_pb2_grpc.ClusterServiceStub(channel),
             operator_service_pb2_grpc.OperatorServiceStub(channel),
+            supervision_service_pb2_grpc.SupervisionServiceStub(channel),
         )
 
 

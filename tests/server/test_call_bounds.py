@@ -14,7 +14,13 @@ import pytest_asyncio
 from google.protobuf.message_factory import GetMessageClass
 
 from stepward.server.node import SERVICES
-from stepward.v1 import agent_service_pb2, definition_pb2, definition_service_pb2, job_service_pb2
+from stepward.v1 import (
+    agent_service_pb2,
+    definition_pb2,
+    definition_service_pb2,
+    job_service_pb2,
+    supervision_service_pb2,
+)
 from tests.server import nodes
 from tests.server.call_bounds import BOUNDS, LIMITS, NOT_REFUSED, UNBOUNDED, Bound, json_of, paths, place
 from tests.server.nodes import Refusal, Stubs, define, submission
@@ -39,6 +45,11 @@ RIGHT: dict[str, dict[str, Any]] = {
     "AgentService/ReportAttempts": {"session_id": "session-0123456789"},
     "OperatorService/TerminateJob": {"reason": "why"},
     "ClusterService/RecoverNode": {"reason": "why"},
+    "SupervisionService/ResolveIncidents": {
+        "filter": supervision_service_pb2.IncidentFilter(),
+        "resolution": supervision_service_pb2.RESOLUTION_SKIP,
+        "reason": "why",
+    },
 }
 # Refusals that say nothing of the field: what it names is not there, or what was waited for did not come.
 BEYOND = {
@@ -48,6 +59,7 @@ BEYOND = {
     "WAIT_TIMED_OUT",
     "UNIMPLEMENTED",
     "STEP_NOT_FOUND",
+    "INCIDENT_NOT_FOUND",
     "NODE_STATE",
 }
 
@@ -67,7 +79,7 @@ def request(name: str, bound: Bound, value: Any) -> Any:
     for path, right in RIGHT.get(name, {}).items():
         if "." in path:
             place(message, path, right)
-        elif isinstance(right, str):
+        elif isinstance(right, str | int):
             setattr(message, path, right)
         else:
             getattr(message, path).CopyFrom(right)

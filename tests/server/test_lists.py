@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from stepward.server.api import job_lists, pages
+from stepward.server.api import job_lists, pages, slices
 from stepward.server.core import lists
 from stepward.server.core.limits import Limits
 from stepward.server.core.lists import JobFilter
@@ -351,7 +351,7 @@ async def test_long_walk_leaves_the_loop_to_others(running: Running) -> None:
 
 async def test_slice_that_is_over_at_once_still_gets_on(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a machine that is too slow for slices a walk takes longer, and ends."""
-    monkeypatch.setattr(job_lists, "SLICE_MS_MAX", 0.0)
+    monkeypatch.setattr(slices, "SLICE_MS_MAX", 0.0)
     jobs = await running.submit_many("one", 20)
 
     assert await running.listed(page_size=7) == jobs[::-1]

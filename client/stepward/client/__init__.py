@@ -8,8 +8,9 @@
 
 Reading order: `values` (what comes back), `errors` (what can go wrong), `payloads`, `calls` (every call of the
 contract that the client makes, and whether it may be repeated), `failover` (pure: what is repeated when, and where),
-`channels` and `tls`, `blocking_client` and `async_client` (the same methods twice), `definition` and `definition_file`
-(definitions as Python and as files), `tree`, `cli`.
+`channels` and `tls`, `blocking_client` and `async_client` (the same methods twice; those about incidents are in
+`blocking_incidents` and `async_incidents`, with `incident_values`, `incident_reading` and `incident_calls`),
+`definition` and `definition_file` (definitions as Python and as files), `tree`, `cli`.
 
 The names below are loaded when they are first used: the command line must not wait for gRPC to print its help.
 """
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
         Unavailable,
         WaitTimedOut,
     )
+    from stepward.client.incident_values import Incident, LedgerEntry, ResolvedIncidents
     from stepward.client.payloads import Payload
     from stepward.client.references import Reference, input_, literal, text
     from stepward.client.tls import TlsFiles
@@ -50,6 +52,7 @@ __all__ = [
     "Definition",
     "DefinitionError",
     "DefinitionFileError",
+    "Incident",
     "InvalidDefinition",
     "Job",
     "JobCancelled",
@@ -60,9 +63,11 @@ __all__ = [
     "JobNotCompleted",
     "JobResult",
     "JobState",
+    "LedgerEntry",
     "NotFound",
     "Payload",
     "Reference",
+    "ResolvedIncidents",
     "Retry",
     "Step",
     "StepState",
@@ -87,6 +92,7 @@ _HOMES = {
     **dict.fromkeys(("DefinedStep", "Definition"), "definition"),
     **dict.fromkeys(("Retry", "Timeouts", "Undo", "Verify"), "definition_options"),
     **dict.fromkeys(("Reference", "input_", "literal", "text"), "references"),
+    **dict.fromkeys(("Incident", "LedgerEntry", "ResolvedIncidents"), "incident_values"),
     **dict.fromkeys(("Job", "JobChange", "JobResult", "JobState", "Step", "StepState", "SubmittedJob"), "values"),
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import timedelta
 from types import TracebackType
@@ -16,6 +16,7 @@ import grpc.aio
 
 from stepward.client import calls, errors, reading
 from stepward.client.answers import error_from
+from stepward.client.async_incidents import AsyncIncidents
 from stepward.client.calls import Call, Page, Rpc
 from stepward.client.channels import CHANNEL_OPTIONS, credentials_of
 from stepward.client.failover import DEFAULT_ADDRESSES, Addresses, Attempts, Patience
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 V = TypeVar("V")
 
 
-class AsyncClient:
+class AsyncClient(AsyncIncidents):
     """Submits jobs, follows them, and reads what a cluster knows.
 
     It connects when it is first used, and from then on belongs to the event loop that it was used on. Every failure is
@@ -219,7 +220,7 @@ class AsyncClient:
         async def page(token: str, size: int) -> Page[Job]:
             return await self._perform(calls.list_jobs(wanted, namespace=namespace, page_size=size, page_token=token))
 
-        return _pages(page, limit=limit, page_size=page_size)
+        return calls.async_pages(page, limit=limit, page_size=page_size)
 
     async def count(self, *, namespace: str | None = None, **wanted: Unpack[WantedJobs]) -> JobCounts:
         """Count the jobs that `list` would read. Cheap when nothing, or only `states`, is said of them."""
@@ -237,7 +238,7 @@ class AsyncClient:
         async def page(token: str, size: int) -> Page[Step]:
             return await self._perform(calls.list_job_steps(job_id, states=states, page_size=size, page_token=token))
 
-        return _pages(page, limit=limit, page_size=0)
+        return calls.async_pages(page, limit=limit, page_size=0)
 
     def watch(self, job_id: str, from_revision: int = 0) -> AsyncGenerator[JobChange, None]:
         """Follow a job until it has ended: the job as it is, then each change.
@@ -335,7 +336,7 @@ class AsyncClient:
         async def page(token: str, size: int) -> Page[HistoryEvent]:
             return await self._perform(calls.get_job_history(job_id, page_size=size, page_token=token))
 
-        return _pages(page, limit=None, page_size=0)
+        return calls.async_pages(page, limit=None, page_size=0)
 
     async def apply_definition(self, definition: AnyDefinition, *, namespace: str | None = None) -> AppliedDefinition:
         """Store a definition as a new version, unless the newest is equal.
@@ -372,7 +373,7 @@ class AsyncClient:
                 calls.list_definitions(namespace=namespace or self.namespace, page_size=size, page_token=token)
             )
 
-        return _pages(page, limit=None, page_size=0)
+        return calls.async_pages(page, limit=None, page_size=0)
 
     def agents(self, *, namespace: str | None = None) -> AsyncIterator[Agent]:
         """Read the open sessions of agents."""
@@ -382,7 +383,7 @@ class AsyncClient:
                 calls.list_agents(namespace=namespace or self.namespace, page_size=size, page_token=token)
             )
 
-        return _pages(page, limit=None, page_size=0)
+        return calls.async_pages(page, limit=None, page_size=0)
 
     async def status(self) -> NodeStatus:
         """Ask the node that answers how it is."""
@@ -400,7 +401,7 @@ class AsyncClient:
         """Let the node that answers take part though `gone` never come back; what may have been lost."""
         return await self._perform(calls.recover_node(gone, reason=reason, actor=actor))
 
-    async def _perform(self, call: Call[V]) -> V:
+    async def _perform(self, call: Call[V]) -> V:  # type: ignore[explicit-override]  # `override` is of 3.12
         attempts = self._attempts(call.rpc, call.wait_max_s)
         while True:
             attempt = attempts.begin(time.monotonic())
@@ -470,18 +471,3 @@ class AsyncClient:
             )
             self._channels[address] = channel
         return channel
-
-
-async def _pages(
-    page: Callable[[str, int], Awaitable[Page[V]]], *, limit: int | None, page_size: int
-) -> AsyncIterator[V]:
-    """All items of all pages, each page read when it is needed."""
-    left, token = limit, ""
-    while left is None or left > 0:
-        one = await page(token, calls.page_size(page_size, left))
-        for item in one.items if left is None else one.items[:left]:
-            yield item
-        token = one.next_page_token
-        if not token:
-            return
-        left = None if left is None else left - len(one.items)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
@@ -14,6 +14,7 @@ import grpc
 
 from stepward.client import calls, errors, reading
 from stepward.client.answers import error_from
+from stepward.client.blocking_incidents import BlockingIncidents
 from stepward.client.calls import Call, Page, Rpc
 from stepward.client.channels import CHANNEL_OPTIONS, credentials_of
 from stepward.client.failover import DEFAULT_ADDRESSES, Addresses, Attempts, Patience
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 V = TypeVar("V")
 
 
-class Client:
+class Client(BlockingIncidents):
     """Submits jobs, follows them, and reads what a cluster knows.
 
     It connects when it is first used, may be shared by threads, and must not be carried over a fork. Every failure is
@@ -217,7 +218,7 @@ class Client:
         def page(token: str, size: int) -> Page[Job]:
             return self._perform(calls.list_jobs(wanted, namespace=namespace, page_size=size, page_token=token))
 
-        return _pages(page, limit=limit, page_size=page_size)
+        return calls.pages(page, limit=limit, page_size=page_size)
 
     def count(self, *, namespace: str | None = None, **wanted: Unpack[WantedJobs]) -> JobCounts:
         """Count the jobs that `list` would read. Cheap when nothing, or only `states`, is said of them."""
@@ -233,7 +234,7 @@ class Client:
         def page(token: str, size: int) -> Page[Step]:
             return self._perform(calls.list_job_steps(job_id, states=states, page_size=size, page_token=token))
 
-        return _pages(page, limit=limit, page_size=0)
+        return calls.pages(page, limit=limit, page_size=0)
 
     def watch(self, job_id: str, from_revision: int = 0) -> Iterator[JobChange]:
         """Follow a job until it has ended: the job as it is, then each change.
@@ -331,7 +332,7 @@ class Client:
         def page(token: str, size: int) -> Page[HistoryEvent]:
             return self._perform(calls.get_job_history(job_id, page_size=size, page_token=token))
 
-        return _pages(page, limit=None, page_size=0)
+        return calls.pages(page, limit=None, page_size=0)
 
     def apply_definition(self, definition: AnyDefinition, *, namespace: str | None = None) -> AppliedDefinition:
         """Store a definition as a new version, unless the newest is equal.
@@ -366,7 +367,7 @@ class Client:
                 calls.list_definitions(namespace=namespace or self.namespace, page_size=size, page_token=token)
             )
 
-        return _pages(page, limit=None, page_size=0)
+        return calls.pages(page, limit=None, page_size=0)
 
     def agents(self, *, namespace: str | None = None) -> Iterator[Agent]:
         """Read the open sessions of agents."""
@@ -376,7 +377,7 @@ class Client:
                 calls.list_agents(namespace=namespace or self.namespace, page_size=size, page_token=token)
             )
 
-        return _pages(page, limit=None, page_size=0)
+        return calls.pages(page, limit=None, page_size=0)
 
     def status(self) -> NodeStatus:
         """Ask the node that answers how it is."""
@@ -394,7 +395,7 @@ class Client:
         """Let the node that answers take part though `gone` never come back; what may have been lost."""
         return self._perform(calls.recover_node(gone, reason=reason, actor=actor))
 
-    def _perform(self, call: Call[V]) -> V:
+    def _perform(self, call: Call[V]) -> V:  # type: ignore[explicit-override]  # `override` is of 3.12
         attempts = self._attempts(call.rpc, call.wait_max_s)
         while True:
             attempt = attempts.begin(time.monotonic())
@@ -459,15 +460,3 @@ class Client:
                 )
                 self._channels[address] = channel
             return channel
-
-
-def _pages(page: Callable[[str, int], Page[V]], *, limit: int | None, page_size: int) -> Iterator[V]:
-    """All items of all pages, each page read when it is needed."""
-    left, token = limit, ""
-    while left is None or left > 0:
-        one = page(token, calls.page_size(page_size, left))
-        yield from one.items if left is None else one.items[:left]
-        token = one.next_page_token
-        if not token:
-            return
-        left = None if left is None else left - len(one.items)

@@ -5,7 +5,7 @@ Both clients only carry these out, so they cannot differ in what they ask.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -42,6 +42,7 @@ from stepward.v1 import (
     definition_service_pb2,
     job_service_pb2,
     operator_service_pb2,
+    supervision_service_pb2,
 )
 
 if TYPE_CHECKING:
@@ -100,6 +101,13 @@ LIST_DEFINITIONS = Rpc(
 )
 LIST_AGENTS = Rpc("AgentService", "ListAgents", agent_service_pb2.ListAgentsResponse, Repeat.READ)
 GET_STATUS = Rpc("ClusterService", "GetStatus", cluster_service_pb2.GetStatusResponse, Repeat.READ)
+LIST_INCIDENTS = Rpc("SupervisionService", "ListIncidents", supervision_service_pb2.ListIncidentsResponse, Repeat.READ)
+GET_INCIDENT = Rpc("SupervisionService", "GetIncident", supervision_service_pb2.GetIncidentResponse, Repeat.READ)
+# By a filter it is refused when it is repeated after it was carried out, since it means others then.
+RESOLVE_INCIDENTS = Rpc(
+    "SupervisionService", "ResolveIncidents", supervision_service_pb2.ResolveIncidentsResponse, Repeat.IDEMPOTENT
+)
+LIST_LEDGER = Rpc("SupervisionService", "ListLedger", supervision_service_pb2.ListLedgerResponse, Repeat.READ)
 # Repeated after an unknown outcome this is refused, since the cluster is there then.
 CREATE_CLUSTER = Rpc("ClusterService", "CreateCluster", cluster_service_pb2.CreateClusterResponse, Repeat.UNSAFE)
 # Another one, with no target named, may hand leadership on once more.
@@ -127,6 +135,10 @@ RPCS = (
     GET_DEFINITION,
     LIST_DEFINITIONS,
     LIST_AGENTS,
+    LIST_INCIDENTS,
+    GET_INCIDENT,
+    RESOLVE_INCIDENTS,
+    LIST_LEDGER,
     GET_STATUS,
     CREATE_CLUSTER,
     TRANSFER_LEADER,
@@ -187,11 +199,38 @@ class Page(Generic[V]):
     next_page_token: str
 
 
-def page_size(asked: int, left: int | None) -> int:
+def size_of_page(asked: int, left: int | None) -> int:
     """How much to ask for when this much is left to take. 0: the server's default."""
     if asked or left is None:
         return asked
     return min(left, PAGE_SIZE_MAX)
+
+
+def pages(page: Callable[[str, int], Page[V]], *, limit: int | None, page_size: int) -> Iterator[V]:
+    """All items of all pages, each page read when it is needed."""
+    left, token = limit, ""
+    while left is None or left > 0:
+        one = page(token, size_of_page(page_size, left))
+        yield from one.items if left is None else one.items[:left]
+        token = one.next_page_token
+        if not token:
+            return
+        left = None if left is None else left - len(one.items)
+
+
+async def async_pages(
+    page: Callable[[str, int], Awaitable[Page[V]]], *, limit: int | None, page_size: int
+) -> AsyncIterator[V]:
+    """All items of all pages, each page read when it is needed."""
+    left, token = limit, ""
+    while left is None or left > 0:
+        one = await page(token, size_of_page(page_size, left))
+        for item in one.items if left is None else one.items[:left]:
+            yield item
+        token = one.next_page_token
+        if not token:
+            return
+        left = None if left is None else left - len(one.items)
 
 
 def submission(

@@ -41,9 +41,9 @@ def job_filter(wanted: WantedJobs) -> job_service_pb2.JobFilter:
     )
     since, until = wanted.get("since"), wanted.get("until")
     if since is not None:
-        found.submitted_from.FromDatetime(_aware("since", since))
+        found.submitted_from.FromDatetime(aware("since", since))
     if until is not None:
-        found.submitted_before.FromDatetime(_aware("until", until))
+        found.submitted_before.FromDatetime(aware("until", until))
     return found
 
 
@@ -52,7 +52,12 @@ def step_states(states: Sequence[StepState | str]) -> list[common_pb2.StepState.
     return [common_pb2.StepState.Value(f"STEP_STATE_{StepState(state)}") for state in states]
 
 
-def _aware(name: str, moment: datetime) -> datetime:
+def aware(name: str, moment: datetime) -> datetime:
+    """A moment that is one everywhere.
+
+    Raises:
+        ValueError: It has no time zone.
+    """
     if moment.tzinfo is None:
         raise ValueError(f"{name} is {moment.isoformat()}, which has no time zone; give one, such as datetime.now(UTC)")
     return moment

@@ -108,7 +108,7 @@ class Rooms:
 
 
 # What belongs to work that exists must get in however many others call; so must whoever looks what is wrong.
-_RESERVED_SERVICES: Final = frozenset({"AgentService", "OperatorService", "PeerService"})
+_RESERVED_SERVICES: Final = frozenset({"AgentService", "OperatorService", "SupervisionService", "PeerService"})
 _RESERVED_METHODS: Final = frozenset({"CancelJob", "GetStatus"})
 # Streams of other nodes, and what they ask.
 _OF_NODES: Final = "stepward.internal."

@@ -23,6 +23,7 @@ from stepward.server.api.cluster import ClusterService
 from stepward.server.api.definitions import DefinitionService
 from stepward.server.api.jobs import JobService
 from stepward.server.api.operator import OperatorService
+from stepward.server.api.supervision import SupervisionService
 from stepward.server.api.watch import JobWatch
 from stepward.server.clock import SystemClock, boot_id
 from stepward.server.core.decide import decide
@@ -52,6 +53,7 @@ from stepward.v1 import (
     definition_service_pb2,
     job_service_pb2,
     operator_service_pb2,
+    supervision_service_pb2,
 )
 
 if TYPE_CHECKING:
@@ -71,6 +73,7 @@ SERVICES: Final = tuple(
     for module in (
         job_service_pb2,
         operator_service_pb2,
+        supervision_service_pb2,
         definition_service_pb2,
         agent_service_pb2,
         cluster_service_pb2,
@@ -426,6 +429,7 @@ class Node:
         return {
             "JobService": JobService(gateway, limits, JobWatch(gateway, limits)),
             "OperatorService": OperatorService(gateway, limits),
+            "SupervisionService": SupervisionService(gateway, limits),
             "DefinitionService": DefinitionService(gateway, limits),
             "AgentService": AgentService(gateway, self._sessions, self._agent_calls, limits),
             "ClusterService": ClusterService(

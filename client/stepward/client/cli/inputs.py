@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -184,6 +184,25 @@ def read_step_states(_ctx: click.Context, _param: click.Parameter, texts: Sequen
     from stepward.client.values import StepState
 
     return _read_names("step", "STEP_STATE_", [state.value for state in StepState], texts)
+
+
+def read_member(of: str) -> Callable[[click.Context, click.Parameter, str | None], str]:
+    """A click callback: the name of a trouble, of a remedy, or of what led to one, in any case; empty for none."""
+
+    def read(_ctx: click.Context, _param: click.Parameter, text: str | None) -> str:
+        if not text:
+            return ""
+        from stepward.client.incident_values import Remedy, RemedyBy, Trouble
+        from stepward.client.yaml_nodes import suggestion
+
+        enum = {"trouble": Trouble, "remedy": Remedy, "by": RemedyBy}[of]
+        names = [member.value for member in enum if member.value != "UNSPECIFIED"]
+        name = text.upper().replace("-", "_")
+        if name not in names:
+            raise click.BadParameter(f"{text!r} is none of {', '.join(names).lower()}{suggestion(name, names)}")
+        return name
+
+    return read
 
 
 def _read_names(of: str, prefix: str, known: Sequence[str], texts: Sequence[str]) -> list[str]:

@@ -1,16 +1,13 @@
 """Lists and counts of jobs: work that may be much, so it goes in slices, and every answer is bounded.
 
-Each slice reads rows of its own: no snapshot stays open while others have the loop, and a walk goes on behind an id,
-so a page of several slices promises what several pages do (`core.lists`).
+A walk goes on behind an id, so a page of several slices promises what several pages do (`core.lists`).
 """
 
 from __future__ import annotations
 
-import asyncio
-import time
 from typing import TYPE_CHECKING, Final
 
-from stepward.server.api import convert, lookup, pages, validate
+from stepward.server.api import convert, pages, slices, validate
 from stepward.server.core import counts, lists, views
 from stepward.server.core.lists import JobFilter
 from stepward.server.core.rejections import Violation
@@ -19,9 +16,8 @@ from stepward.server.job_ids import is_job_id
 from stepward.v1 import job_service_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from google.protobuf.duration_pb2 import Duration
     from google.protobuf.timestamp_pb2 import Timestamp
 
     from stepward.server.core.limits import Limits
@@ -29,8 +25,6 @@ if TYPE_CHECKING:
     from stepward.server.reading import Reading
     from stepward.v1 import job_pb2
 
-# How long one slice may have the loop (ms). A lease has seconds, but each call that waits for the loop has less.
-SLICE_MS_MAX: Final = 5.0
 # Rows that one page of a list looks at, at most: jobs, and the steps that tell what remains of one. The page token goes
 # on behind them.
 SCANNED_MAX: Final = 10_000
@@ -60,7 +54,7 @@ class JobLists:
         page = _Page(wanted, count_max, self._limits, before_job_id=pages.position(wanted, request.page_token))
         if page.last and not is_job_id(page.last):
             raise pages.not_of_this_list()
-        revision, staleness = await self._in_slices(request.consistency, page.look_on)
+        revision, staleness = await slices.look(self._gateway, request.consistency, page.look_on)
         return job_service_pb2.ListJobsResponse(
             jobs=page.jobs,
             next_page_token=pages.token(wanted, "" if page.ended else page.last),
@@ -76,7 +70,7 @@ class JobLists:
         """
         wanted = read_filter(request.namespace, request.filter, self._limits)
         counting = _Count(wanted)
-        revision, staleness = await self._in_slices(request.consistency, counting.look_on)
+        revision, staleness = await slices.look(self._gateway, request.consistency, counting.look_on)
         return job_service_pb2.CountJobsResponse(
             counts=[
                 job_service_pb2.JobStateCount(state=int(state), count=number)  # type: ignore[arg-type]  # the contract's numbers
@@ -86,34 +80,6 @@ class JobLists:
             revision=revision,
             staleness=staleness,
         )
-
-    async def _in_slices(self, consistency: int, look_on: Callable[[Reading], bool]) -> tuple[int, Duration | None]:
-        """Let something look at rows until it has seen enough; the revision of the newest rows that it saw.
-
-        The loop goes on between two slices, so that whoever else is waiting does not wait for all of this. Rows only
-        get newer, so those of the first slice say how old what was seen may be.
-        """
-
-        def look(reader: Reading) -> tuple[bool, int]:
-            return look_on(reader), reader.head().sequence
-
-        (enough, revision), staleness = await lookup.read(self._gateway, consistency, look)
-        while not enough:
-            await asyncio.sleep(0)
-            with self._gateway.own_rows() as reader:
-                enough, revision = look(reader)
-        return revision, staleness
-
-
-class _Slice:
-    """The time that one slice may take. It is over after a job, never before one: so each slice gets on."""
-
-    def __init__(self) -> None:
-        self._ends_at_s = time.perf_counter() + SLICE_MS_MAX / 1_000
-
-    @property
-    def is_over(self) -> bool:
-        return time.perf_counter() >= self._ends_at_s
 
 
 class _Page:
@@ -131,7 +97,7 @@ class _Page:
 
     def look_on(self, reader: Reading) -> bool:
         """Look at some more jobs; True when the page is made."""
-        slice_ = _Slice()
+        slice_ = slices.Slice()
         for met in lists.walk(reader, self._wanted, before_job_id=self.last):
             # Only another job shows that there is a page behind this one.
             if self._is_full:
@@ -173,7 +139,7 @@ class _Count:
         if self._wanted.is_of_states_only:
             self.counts = _counted(reader, self._wanted)
             return True
-        slice_ = _Slice()
+        slice_ = slices.Slice()
         for met in lists.walk(reader, self._wanted, before_job_id=self._last):
             if self._scanned == COUNTED_MAX:
                 self.truncated = True
@@ -220,8 +186,8 @@ def read_filter(
         states=tuple(sorted({JobState(state) for state in (*states, *asked.states)})),
         definition_name=definition or asked.definition_name,
         labels=tuple(sorted(asked.labels.items())),
-        submitted_from_wall_ms=_bound_ms(asked.submitted_from) if asked.HasField("submitted_from") else None,
-        submitted_before_wall_ms=_bound_ms(asked.submitted_before) if asked.HasField("submitted_before") else None,
+        submitted_from_wall_ms=bound_ms(asked.submitted_from) if asked.HasField("submitted_from") else None,
+        submitted_before_wall_ms=bound_ms(asked.submitted_before) if asked.HasField("submitted_before") else None,
         queue=asked.queue,
     )
 
@@ -250,6 +216,6 @@ def _twice(field: str, other: str) -> Violation:
     return Violation(field, f"says something else than {other}; say it in one of them")
 
 
-def _bound_ms(moment: Timestamp) -> int:
+def bound_ms(moment: Timestamp) -> int:
     """The first whole millisecond at or after a moment: submissions are told apart by milliseconds."""
     return moment.seconds * 1_000 - (-moment.nanos // 1_000_000)

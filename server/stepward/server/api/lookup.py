@@ -26,7 +26,8 @@ A = TypeVar("A")
 async def read(gateway: Gateway, consistency: int, look: Callable[[Reading], A]) -> tuple[A, Duration | None]:
     """What `look` finds in rows of a consistency; how stale it may be, unless it is not.
 
-    Nobody is told from stale rows that there is no such job: it may have been acknowledged, and not be here yet.
+    Nobody is told from stale rows that there is no such job or incident: it may have been acknowledged, and not be here
+    yet.
 
     Raises:
         Refused: By `look`; NO_LEADER.
@@ -38,7 +39,7 @@ async def read(gateway: Gateway, consistency: int, look: Callable[[Reading], A])
             with gateway.own_rows() as reader:
                 return look(reader), staleness
         except Refused as refused:
-            if refused.rejection.reason is not Reason.JOB_NOT_FOUND:
+            if refused.rejection.reason not in (Reason.JOB_NOT_FOUND, Reason.INCIDENT_NOT_FOUND):
                 raise
     async with gateway.reading() as reader:
         found = look(reader)
