@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from stepward.server.core import keys, rows
+from stepward.server.core import keys, rows, states
 from stepward.server.core.commands import CancelJob, Sweep, Swept, TerminateJob
 from stepward.server.core.decide import decide
 from stepward.server.core.limits import Limits
@@ -49,7 +49,7 @@ def lose_timer(world: World, job_id: str, step_id: str) -> None:
     step = world.step(job_id, step_id)
     assert step is not None
     with world.batch() as batch:
-        batch.draft.delete(keys.step_timer(step.timer_clock, step.timer_at_ms, job_id, world.ordinal(job_id, step_id)))
+        batch.draft.delete(states.timer_key(job_id, world.ordinal(job_id, step_id), step))
         if step.session_id:
             batch.draft.delete(keys.assignment(step.session_id, step.token, job_id, world.ordinal(job_id, step_id)))
 
@@ -101,7 +101,7 @@ def test_a_stuck_job_can_be_cancelled() -> None:
         batch.draft.delete(keys.assignment("crew", crew.held()[0].token, "j1", 1))
         step = batch.step("j1", 1)
         assert step is not None
-        batch.draft.delete(keys.step_timer(step.timer_clock, step.timer_at_ms, "j1", 1))
+        batch.draft.delete(states.timer_key("j1", 1, step))
         batch.draft.delete(keys.step("j1", 1))
         batch.put_progress("j1", batch.progress("j1"), settling=7)
     assert beat(world) == ("j1",)

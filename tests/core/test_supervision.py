@@ -20,6 +20,7 @@ from stepward.server.core.commands import (
     Swept,
 )
 from stepward.server.core.decide import Moment, decide
+from stepward.server.core.limits import Limits
 from stepward.server.core.rejections import Reason, Rejection
 from stepward.server.core.rows import CancelReason, EventType
 from stepward.server.store.live import LiveRows
@@ -252,7 +253,7 @@ def test_the_fence_follows_the_ttl_that_the_session_was_granted() -> None:
 
 def test_a_sweep_is_bounded_in_rows_too() -> None:
     """Sessions with many assignments share the bound; what is left follows with the next sweeps."""
-    world = World(limits=type(World().limits)(session_ttl_ms=3_000, batch_writes_max=40))
+    world = World(limits=Limits(session_ttl_ms=3_000, batch_writes_max=40, mass_loss_sessions_min=6))
     world.define(single())
     for n in range(5):
         world.open(f"agent-{n}", ("pay",), slots=20)

@@ -63,10 +63,13 @@ def answered(command: AnyCommand, answer: Answer) -> list[str]:
             return []
         case AttemptsReported(results=results):
             return [_reported(result.result, result.message) for result in results]
-        case Swept(handled=handled, overdue=overdue, next_due_led_ms=led_ms, next_due_log_ms=log_ms):
+        case Swept(handled=handled, overdue=overdue, held=held, next_due_led_ms=led_ms, next_due_log_ms=log_ms):
             due = ", ".join(f"{clock} {at}" for clock, at in (("led", led_ms), ("log", log_ms)) if at is not None)
             return [
-                f"swept {handled}" + (f", {overdue} overdue" if overdue else "") + (f", next at {due}" if due else "")
+                f"swept {handled}"
+                + (f", {overdue} overdue" if overdue else "")
+                + (f", {held} held for {answer.look_again_in_ms} ms" if held else "")
+                + (f", next at {due}" if due else "")
             ]
         case IncidentResolved(already=already):
             return ["it was resolved before"] if already else ["resolved"]

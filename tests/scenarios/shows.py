@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from stepward.server.core import keys, rows, views
+from stepward.server.core import brake, keys, rows, views
 from stepward.server.core.rows import Clock
 from tests.scenarios import results
 from tests.scenarios.blocks import TranscriptError
@@ -32,6 +32,8 @@ def show(transcript: Transcript, line: Line) -> list[str]:
             return _offer(transcript, transcript.job(line), line.word())
         case "slots":
             return _slots(transcript, line.word())
+        case "brake":
+            return _brake(transcript)
         case _:
             msg = f"nobody can show {what!r}: {line.text}"
             raise TranscriptError(msg)
@@ -54,6 +56,15 @@ def _job(transcript: Transcript, job_id: str) -> list[str]:
         f"  {spec.id}: {'PENDING' if step is None else step.state.name}"
         for spec, step in zip(view.body.steps, view.steps, strict=True)
     ]
+
+
+def _brake(transcript: Transcript) -> list[str]:
+    world = transcript.world
+    stands = brake.standing(world.reader, led_ms=world.now_ms, limits=world.limits)
+    used = f"{stands.used} of {world.limits.remediations_burst_max} used"
+    if stands.on is None:
+        return [f"the brake is off, {used}"]
+    return [f"the brake is on for {stands.on.ends_in_ms} ms, {used}: {stands.on.reason}"]
 
 
 def _failure(failure: Failure) -> str:

@@ -64,11 +64,13 @@ class _Swept:
 def _wait_ms(process: Process, swept: Swept) -> int:
     if swept.unfinished:
         return _UNFINISHED_MS
-    if swept.overdue:
+    if swept.overdue > swept.held:
         return _OVERDUE_MS
     head = process.standing.head
     passed_ms = process.clock.steady_ms() - head.decided_steady_ms
     waits = [_BEAT_MS]
+    if swept.look_again_in_ms is not None:
+        waits.append(swept.look_again_in_ms)
     if swept.next_due_led_ms is not None:
         waits.append(swept.next_due_led_ms - head.led_ms - passed_ms)
     if swept.next_due_log_ms is not None:

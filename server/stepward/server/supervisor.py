@@ -167,10 +167,13 @@ class Supervisor:
     def _wait_ms(self, swept: Swept, subjects_max: int) -> int:
         if swept.unfinished:
             return _FULL_WAIT_MS
-        if swept.overdue:
+        if swept.overdue > swept.held:
             return _OVERDUE_WAIT_MS
         now_ms = self._clock.steady_ms()
         waits = [BEAT_MS]
+        if swept.look_again_in_ms is not None:
+            # The brake holds what is due: looking again sooner would change nothing.
+            waits.append(swept.look_again_in_ms)
         if swept.next_due_led_ms is not None:
             waits.append(self._due_at_ms(TimerClock.LED, swept.next_due_led_ms) - now_ms)
         if swept.next_due_log_ms is not None:

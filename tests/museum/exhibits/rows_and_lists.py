@@ -28,7 +28,7 @@ EXHIBITS = (
         "rq/rq#2424: what had succeeded was found overdue, and failed (H021)",
         rule(
             "batch:Batch._move_timer",
-            "self.draft.remove(keys.step_timer(step.timer_clock, step.timer_at_ms, job_id, ordinal))",
+            "self.draft.remove(states.timer_key(job_id, ordinal, before))",
             "pass",
         ),
         MODEL,
@@ -39,7 +39,7 @@ EXHIBITS = (
         "hatchet-dev/hatchet#301: what was assigned was covered by no timer, and stood for ever (H035)",
         rule(
             "batch:Batch._move_timer",
-            "self.draft.put(keys.step_timer(timer.clock, timer.at_ms, job_id, ordinal), rows.Timer())",
+            "self.draft.put(states.timer_key(job_id, ordinal, after), rows.Timer())",
             "pass",
         ),
         MODEL,

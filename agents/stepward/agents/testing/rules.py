@@ -170,11 +170,11 @@ class Rules:
 
     def next_due_ms(self, alive: frozenset[str]) -> int | None:
         """When something falls due next, beside the leases of those who are alive."""
-        due = [self._first_due_ms(clock, alive) for clock in (Clock.LED, Clock.LOG)]
+        due = [self._first_due_ms(keys.timers(clock, duty), alive) for clock, duty in keys.TIMER_QUEUES]
         return min((at_ms for at_ms in due if at_ms is not None), default=None)
 
-    def _first_due_ms(self, clock: Clock, alive: frozenset[str]) -> int | None:
-        for key in self._rows.scan(keys.timers(clock)):
+    def _first_due_ms(self, queue: bytes, alive: frozenset[str]) -> int | None:
+        for key in self._rows.scan(queue):
             at_ms, kind, subject = keys.parse_timer(key)
             if kind != keys.TIMER_SESSION or subject.decode() not in alive:
                 return at_ms

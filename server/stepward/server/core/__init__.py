@@ -2,9 +2,9 @@
 
 Nothing here reads a clock, draws a random number by itself, or does I/O. Reading order:
 
-1. `rows`, `slice_rows`, `epoch_rows`, `ledger_rows` and `keys`: what is stored, and under which keys; `job_states`,
-   `parts` and `event_types` name states, parts of steps, what goes wrong with them and what happens to them, `options`
-   what a definition may choose.
+1. `rows`, `slice_rows`, `epoch_rows`, `brake_rows`, `ledger_rows` and `keys`: what is stored, and under which keys;
+   `job_states`, `parts` and `event_types` name states, parts of steps, what goes wrong and what happens to them,
+   `options` what a definition may choose.
 2. `commands`, `rejections` and `limits`: what may be asked, what may be refused, and every bound.
 3. `states`: what a step may become, and what moves it on.
 4. `reader` and `draft`: committed rows, and the overlay in which one batch is decided.
@@ -15,8 +15,9 @@ Nothing here reads a clock, draws a random number by itself, or does I/O. Readin
 8. `spreads` (an outcome that reaches other steps) and `passes` (a walk over all steps of a job).
 9. `verifying`, `schedules`, `policies`, `deadlines`: questions, bounds in time, and waits.
 10. `step_verbs`, `job_verbs`, `pauses`, `termination`: what people do.
-11. `sessions`, `leases`, `clocks`, `supervision`, `retention`, `patrol`: agents, time, and what is due. `ledger`: what
-   was done about trouble; `incidents`: what waits for a person; `resolving`: what he does; `notices`: who is told.
+11. `sessions`, `leases`, `clocks`: agents and time; `supervision`, its `brake`, `retention`, `patrol`, `old_timers`:
+   what is due. `ledger`: what was done about trouble; `incidents`: what waits for a person; `resolving`: what he does;
+   `notices`: who is told.
 12. `definition_source`, `definition`, `definition_rules`, `graph`, `ordinals`, `canonical`: definitions, and equality.
 13. `template`, `mapping`, `json_text`, `inputs`: payloads that are put together from others.
 14. `views`, `remainders`, `lists`, `incident_lists`: what readers see.

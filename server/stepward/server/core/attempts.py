@@ -221,13 +221,28 @@ def try_again(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
     """The wait of a step is over: make it ready, once no earlier attempt can still act where that would do harm."""
     if compensation.starts_nothing(batch.progress(job_id), states.phase(step.state)):
         compensation.stop_early(batch, job_id, ordinal, step)
-        return
-    # An undo may be repeated, but not beside an attempt that still acts: what it undoes could come back.
-    at_once = not states.phase(step.state).undo and batch.spec(job_id, ordinal).effect is Effect.IDEMPOTENT
-    if at_once or leases.is_clear(step, led_ms=batch.moment.led_ms):
+    elif _may_go_on(batch, job_id, ordinal, step):
         ready_again(batch, job_id, ordinal, step)
-        return
-    batch.move(job_id, ordinal, step, step.state, clear_at(batch, step))
+    else:
+        batch.move(job_id, ordinal, step, step.state, clear_at(batch, step))
+
+
+def _may_go_on(batch: Batch, job_id: str, ordinal: int, step: Step) -> bool:
+    """Whether no earlier attempt of a step can still act where that would do harm.
+
+    An undo may be repeated, but not beside an attempt that still acts: what it undoes could come back.
+    """
+    at_once = not states.phase(step.state).undo and batch.spec(job_id, ordinal).effect is Effect.IDEMPOTENT
+    return at_once or leases.is_clear(step, led_ms=batch.moment.led_ms)
+
+
+def would_give_up(batch: Batch, job_id: str, ordinal: int, step: Step) -> bool:
+    """Whether a step whose wait is over would not be tried again, since no attempt of it may start any more."""
+    phase = states.phase(step.state)
+    if compensation.starts_nothing(batch.progress(job_id), phase) or not _may_go_on(batch, job_id, ordinal, step):
+        return False
+    bound = schedules.no_start_from(batch.policy(job_id, ordinal, phase), step)
+    return bound is not None and batch.moment.log_ms >= bound.at_log_ms
 
 
 def look_again(batch: Batch, job_id: str, ordinal: int) -> None:

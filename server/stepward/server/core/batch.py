@@ -176,8 +176,6 @@ class Batch:
         elif waits < 0:
             incidents.step_moves_on(self, job_id, step.incident, state)
             changes["incident"] = 0
-        if step.timer_clock is not timer.clock or step.timer_at_ms != timer.at_ms:
-            self._move_timer(job_id, ordinal, step, timer)
         after = replace(
             step,
             state=state,
@@ -186,6 +184,8 @@ class Batch:
             timer_at_ms=timer.at_ms,
             **changes,
         )
+        if (step.timer_clock, step.timer_at_ms, states.duty(step.state)) != (*timer, states.duty(state)):
+            self._move_timer(job_id, ordinal, step, after)
         self.draft.put(keys.step(job_id, ordinal), after)
         if waits:
             progress = self.progress(job_id)
@@ -200,11 +200,12 @@ class Batch:
         self.draft.put(keys.step(job_id, ordinal), after)
         return after
 
-    def _move_timer(self, job_id: str, ordinal: int, step: Step, timer: TimerAt) -> None:
-        if step.timer_clock is not Clock.NONE:
-            self.draft.remove(keys.step_timer(step.timer_clock, step.timer_at_ms, job_id, ordinal))
-        if timer.clock is not Clock.NONE:
-            self.draft.put(keys.step_timer(timer.clock, timer.at_ms, job_id, ordinal), rows.Timer())
+    def _move_timer(self, job_id: str, ordinal: int, before: Step, after: Step) -> None:
+        """What a timer is for follows from the state, so a state may move it at one and the same instant."""
+        if before.timer_clock is not Clock.NONE:
+            self.draft.remove(states.timer_key(job_id, ordinal, before))
+        if after.timer_clock is not Clock.NONE:
+            self.draft.put(states.timer_key(job_id, ordinal, after), rows.Timer())
 
     def led_in(self, ms: int) -> TimerAt:
         """A timer on led time."""

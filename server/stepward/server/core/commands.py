@@ -339,7 +339,9 @@ class Swept(CommandAnswer, frozen=True):
     """Answer to Sweep. `next_due_led_ms` and `next_due_log_ms` are None when nothing waits on that clock.
 
     `unfinished`: a bound of the sweep left something to do, and the next one is to follow at once. `purged` counts jobs
-    that were removed, and `stuck` names those that were found with nothing left to move them.
+    that were removed, and `stuck` names those that were found with nothing left to move them. `overdue` counts what is
+    due and was not judged, up to a bound; `held` those of them that the brake holds, for `look_again_in_ms`. `remedied`
+    counts what was decided about trouble.
     """
 
     handled: int
@@ -349,6 +351,9 @@ class Swept(CommandAnswer, frozen=True):
     next_due_log_ms: int | None
     purged: int = 0
     stuck: tuple[str, ...] = ()
+    held: int = 0
+    look_again_in_ms: int | None = None
+    remedied: int = 0
 
 
 class IncidentResolved(CommandAnswer, frozen=True):

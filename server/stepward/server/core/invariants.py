@@ -71,7 +71,7 @@ def _job_violations(reader: Reader, job_id: str, led_ms: int, ready: set[tuple[s
         for text in (
             *_lane_violations(step, in_lane=(job_id, ordinal) in ready),
             *_step_violations(reader, job_id, ordinal, step, progress, passed=passed),
-            *_bound_violations(body.steps[ordinal], step),
+            *_bound_violations(reader, body.steps[ordinal], step),
         ):
             yield f"job {job_id} step {body.steps[ordinal].id} {step.state.name}: {text}"
 
@@ -149,7 +149,7 @@ def _step_violations(
     """Each state has exactly the rows that move it."""
     mover = states.mover(step.state, progress.state)
     if step.timer_clock is not Clock.NONE:
-        if reader.get(keys.step_timer(step.timer_clock, step.timer_at_ms, job_id, ordinal)) is None:
+        if reader.get(states.timer_key(job_id, ordinal, step)) is None:
             yield "its timer has no row"
         if mover is Mover.PERSON and passed:
             yield "it waits for a person, and has a timer"
@@ -171,8 +171,8 @@ def _step_violations(
         yield "it is undone and may be done"
 
 
-def _bound_violations(spec: StepSpec, step: Step) -> Iterator[str]:
-    """No attempt is waited for beyond the bound over all of them."""
+def _bound_violations(reader: Reader, spec: StepSpec, step: Step) -> Iterator[str]:
+    """No attempt is waited for beyond the bound over all of them, unless the brake holds the end of that wait."""
     phase = states.phase(step.state)
     if (step.aside is not None) != (phase is states.VERIFY):
         yield f"what its action has used stands {'aside' if step.aside is not None else 'not aside'}"
@@ -180,7 +180,8 @@ def _bound_violations(spec: StepSpec, step: Step) -> Iterator[str]:
         return
     policy = schedules.policy_of(spec, phase.part)
     ends_log_ms = schedules.ends_log_ms(policy, step)
-    if step.timer_clock is Clock.LOG and 0 < ends_log_ms < step.timer_at_ms:
+    may_be_held = step.state is phase.retry_wait and reader.get(keys.BRAKE) is not None
+    if step.timer_clock is Clock.LOG and 0 < ends_log_ms < step.timer_at_ms and not may_be_held:
         yield f"its timer is at {step.timer_at_ms}, but all its attempts end at {ends_log_ms}"
     if step.state is not phase.retry_wait and step.ready_log_ms < 0:
         yield "it became ready at no time"
@@ -193,12 +194,13 @@ def _index_violations(reader: Reader, jobs: set[str]) -> Iterator[str]:
         step = reader.get(keys.step(job_id, ordinal))
         if not isinstance(step, rows.Step) or step.state not in _READY:
             yield f"ready row of {job_id}/{ordinal}, which is not ready: {step}"
-    for clock in (Clock.LED, Clock.LOG):
-        for key in reader.scan(keys.timers(clock)):
+    for queue in keys.TIMER_QUEUES:
+        for key in reader.scan(keys.timers(*queue)):
             at_ms, kind, subject = keys.parse_timer(key)
             if kind == keys.TIMER_STEP:
-                step = reader.get(keys.step(*keys.parse_subject(subject)))
-                if not isinstance(step, rows.Step) or (step.timer_clock, step.timer_at_ms) != (clock, at_ms):
+                job_id, ordinal = keys.parse_subject(subject)
+                step = reader.get(keys.step(job_id, ordinal))
+                if not isinstance(step, rows.Step) or states.timer_key(job_id, ordinal, step) != key:
                     yield f"timer row at {at_ms} of a step that has another timer: {subject!r}"
             elif kind == keys.TIMER_PASS:
                 pass_ = reader.get(keys.job_pass(subject.decode()))
@@ -288,7 +290,8 @@ def _session_violations(reader: Reader) -> Iterator[str]:
         taken = reader.count(keys.assignments(session_id))
         if taken > session.slots:
             yield f"session {session_id} holds {taken} assignments in {session.slots} slots"
-        if reader.get(keys.session_timer(session.timer_at_led_ms, session_id)) is None:
+        timer = keys.session_timer(session.timer_at_led_ms, session_id, ending=session.ending)
+        if reader.get(timer) is None:
             yield f"session {session_id} has no timer"
     for key in reader.scan(keys.ASSIGNMENT):
         session_id, token, job_id, ordinal = keys.parse_assignment(key)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import re
+from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from stepward.server.core import epoch_rows, ledger_rows, rows, slice_rows
+from stepward.server.core import brake_rows, epoch_rows, ledger_rows, rows, slice_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,6 +49,7 @@ INCIDENT_OPEN: Final = b"o"
 INCIDENT_COUNTS: Final = b"c"
 NOTICE: Final = b"n"
 NOTICE_CURSOR: Final = b"w"
+BRAKE: Final = b"Z"
 
 _TYPES: Final[dict[bytes, type[Row]]] = {
     JOB: rows.Job,
@@ -79,6 +81,7 @@ _TYPES: Final[dict[bytes, type[Row]]] = {
     INCIDENT_COUNTS: ledger_rows.IncidentCounts,
     NOTICE: ledger_rows.Notice,
     NOTICE_CURSOR: ledger_rows.NoticeCursor,
+    BRAKE: brake_rows.Brake,
 }
 _DECODERS: Final[dict[int, Callable[[bytes], Row]]] = {
     kind[0]: msgspec.msgpack.Decoder(type_).decode for kind, type_ in _TYPES.items()
@@ -88,11 +91,32 @@ _encode = msgspec.msgpack.Encoder().encode
 # A shard, and a UUIDv7, which begins with milliseconds (RFC 9562, section 5.7).
 _JOB_ID_TIME: Final = re.compile(r"[0-9]+-([0-9a-f]{12})").match
 
+
+class Duty(IntEnum):
+    """What a timer is for. Each has queues of its own, so that what the brake holds stands before nothing else."""
+
+    # Something that waits goes on: a retry, a fence, a walk over steps. Nobody has failed.
+    WAKE = 1
+    # A session has perhaps not been heard from for too long.
+    LEASE = 2
+    # A bound in time has passed, which is trouble: of a queue, an offer, an attempt, a job.
+    JUDGE = 3
+
+
 TIMER_STEP: Final = b"s"
 TIMER_SESSION: Final = b"e"
 TIMER_PASS: Final = b"p"
 TIMER_SPREAD: Final = b"f"
 TIMER_DEADLINE: Final = b"d"
+
+# All queues of timers, in the order in which a sweep goes through them: on each clock first what goes on.
+TIMER_QUEUES: Final = (
+    (rows.Clock.LED, Duty.WAKE),
+    (rows.Clock.LED, Duty.LEASE),
+    (rows.Clock.LED, Duty.JUDGE),
+    (rows.Clock.LOG, Duty.WAKE),
+    (rows.Clock.LOG, Duty.JUDGE),
+)
 
 
 def encode_row(row: Row) -> bytes:
@@ -191,34 +215,40 @@ def parse_ready(key: bytes, lane_prefix: bytes) -> tuple[int, str, int]:
     return int.from_bytes(tail[:8], "big"), *parse_subject(tail[8:])
 
 
-def timers(clock: Clock) -> bytes:
-    """Prefix of the timers on a clock."""
-    return TIMER + bytes((clock,))
+def timers(clock: Clock, duty: Duty) -> bytes:
+    """Prefix of a queue of timers: those of one duty on one clock, in the order in which they fall due."""
+    return TIMER + bytes((clock, duty))
 
 
-def step_timer(clock: Clock, at_ms: int, job_id: str, ordinal: int) -> bytes:
-    """Key of a step's `rows.Timer`."""
-    return timers(clock) + at_ms.to_bytes(8, "big") + TIMER_STEP + subject(job_id, ordinal)
+def timers_from(clock: Clock, duty: Duty, at_ms: int) -> bytes:
+    """What stands before every timer of a queue that is due at this instant or later, and behind every earlier one."""
+    return timers(clock, duty) + at_ms.to_bytes(8, "big")
 
 
-def session_timer(at_led_ms: int, session_id: str) -> bytes:
-    """Key of a session's `rows.Timer`."""
-    return timers(rows.Clock.LED) + at_led_ms.to_bytes(8, "big") + TIMER_SESSION + session_id.encode()
+def step_timer(clock: Clock, duty: Duty, at_ms: int, job_id: str, ordinal: int) -> bytes:
+    """Key of a step's `rows.Timer`. Its duty follows from the step's state (`states.duty`)."""
+    return timers_from(clock, duty, at_ms) + TIMER_STEP + subject(job_id, ordinal)
+
+
+def session_timer(at_led_ms: int, session_id: str, *, ending: bool = False) -> bytes:
+    """Key of a session's `rows.Timer`. One whose lease is over waits for what it holds to be taken from it."""
+    duty = Duty.JUDGE if ending else Duty.LEASE
+    return timers_from(rows.Clock.LED, duty, at_led_ms) + TIMER_SESSION + session_id.encode()
 
 
 def pass_timer(at_led_ms: int, job_id: str) -> bytes:
     """Key of the `rows.Timer` of a job's pass."""
-    return timers(rows.Clock.LED) + at_led_ms.to_bytes(8, "big") + TIMER_PASS + job_id.encode()
+    return timers_from(rows.Clock.LED, Duty.WAKE, at_led_ms) + TIMER_PASS + job_id.encode()
 
 
 def spread_timer(at_led_ms: int, job_id: str, ordinal: int) -> bytes:
     """Key of the `rows.Timer` of a spread."""
-    return timers(rows.Clock.LED) + at_led_ms.to_bytes(8, "big") + TIMER_SPREAD + subject(job_id, ordinal)
+    return timers_from(rows.Clock.LED, Duty.WAKE, at_led_ms) + TIMER_SPREAD + subject(job_id, ordinal)
 
 
 def deadline_timer(at_log_ms: int, job_id: str) -> bytes:
     """Key of the `rows.Timer` of a job's deadline."""
-    return timers(rows.Clock.LOG) + at_log_ms.to_bytes(8, "big") + TIMER_DEADLINE + job_id.encode()
+    return timers_from(rows.Clock.LOG, Duty.JUDGE, at_log_ms) + TIMER_DEADLINE + job_id.encode()
 
 
 def purge(at_log_ms: int, job_id: str) -> bytes:
@@ -233,7 +263,7 @@ def parse_purge(key: bytes) -> tuple[int, str]:
 
 def parse_timer(key: bytes) -> tuple[int, bytes, bytes]:
     """Due instant (ms), kind of subject, and subject of a timer key."""
-    return int.from_bytes(key[2:10], "big"), key[10:11], key[11:]
+    return int.from_bytes(key[3:11], "big"), key[11:12], key[12:]
 
 
 def session(session_id: str) -> bytes:

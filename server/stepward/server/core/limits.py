@@ -84,6 +84,20 @@ class Limits(Struct, frozen=True):
     # Jobs, and steps of them, that each beat looks at for one that nothing will ever move: some ms a second.
     patrol_jobs_max: int = 50
     patrol_steps_max: int = 500
+    # What the supervisor may remedy in any minute, and of that at once: a mistake of ours, or a network that is cut,
+    # must not undo thousands of jobs before somebody has looked.
+    remediations_per_minute_max: int = 600
+    remediations_burst_max: int = 100
+    # A mass loss: so many sessions, and so many of those that were open, within so long. Fewer are daily life.
+    mass_loss_sessions_min: int = 5
+    mass_loss_percent_min: int = 25
+    mass_loss_window_ms: int = 10_000
+    # A leader is new for so long, and to every session that it has never heard: a loss then may be its own deafness.
+    brake_new_leader_ms: int = 10_000
+    # Remediations that go first after a mass loss or under a new leader, and how long the others wait for what becomes
+    # of those: they have been offered again by then, and whoever is back has said so.
+    brake_canaries: int = 5
+    brake_hold_ms: int = 5_000
     # Attempts that one step may have that are not confirmed stopped.
     lingering_max: int = 100
     # How long a remedy is told of in the ledger, on log time, and how many are kept, some 300 bytes each: so a bad day

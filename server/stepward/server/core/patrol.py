@@ -11,7 +11,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from stepward.server.core import incidents, keys, ledger, passes, rows
+from stepward.server.core import incidents, keys, ledger, passes, rows, states
 from stepward.server.core.parts import Remedy, Trouble
 from stepward.server.core.rows import JOB_STATES_FINAL, Clock, EventType, Failure, JobState, Patrol
 
@@ -111,7 +111,7 @@ def _is_due(batch: Batch, job_id: str, ordinal: int, step: Step) -> bool:
     """Whether a timer will look at a step again. Each that is ready, at work or waits has one."""
     if step.timer_clock is Clock.NONE:
         return False
-    return batch.draft.get(keys.step_timer(step.timer_clock, step.timer_at_ms, job_id, ordinal)) is not None
+    return batch.draft.get(states.timer_key(job_id, ordinal, step)) is not None
 
 
 def _give_to_a_person(batch: Batch, job_id: str, progress: Progress) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from stepward.server.core import keys, rows, slice_rows
+from stepward.server.core import keys, rows, slice_rows, states
 from stepward.server.core.rows import Clock
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def _take_back_step(batch: Batch, job_id: str, ordinal: int, step: Step) -> None
         if not (attempt.lost or attempt.closed):
             batch.draft.delete(keys.assignment(attempt.session_id, attempt.token, job_id, ordinal))
     if step.timer_clock is not Clock.NONE:
-        batch.draft.delete(keys.step_timer(step.timer_clock, step.timer_at_ms, job_id, ordinal))
+        batch.draft.delete(states.timer_key(job_id, ordinal, step))
 
 
 def _hide(batch: Batch, job_id: str) -> None:

@@ -426,7 +426,8 @@ class Beat(Row, frozen=True):
     """The supervisor's sign of life (`B`).
 
     `purge_backlog` counts ended jobs whose time to be kept is over, up to a bound, and `purge_late_ms` is for how long
-    that of the first of them has been. `stuck` counts jobs that were found with nothing left to move them.
+    that of the first of them has been. `stuck` counts jobs that were found with nothing left to move them. `overdue`
+    counts what is due and was not judged, and `held` those of them that the brake holds.
     """
 
     epoch: int
@@ -440,6 +441,7 @@ class Beat(Row, frozen=True):
     purge_late_ms: int = 0
     stuck: int = 0
     patrol: Patrol = Patrol()
+    held: int = 0
 
 
 class Head(Row, frozen=True):

@@ -76,11 +76,16 @@ def arm(batch: Batch, session_id: str, session: Session) -> Session:
     """
     if session.timer_at_led_ms:
         batch.draft.remove(keys.session_timer(session.timer_at_led_ms, session_id))
-    end_led_ms = leases.session_end_led_ms(
-        renewed_led_ms=session.renewed_led_ms, ttl_ms=session.ttl_ms, kill_grace_ms=batch.limits.kill_grace_ms
-    )
+    end_led_ms = ends_led_ms(batch, session)
     batch.draft.put(keys.session_timer(end_led_ms, session_id), rows.Timer())
     return replace(session, timer_at_led_ms=end_led_ms)
+
+
+def ends_led_ms(batch: Batch, session: Session) -> int:
+    """When a session may be ended as things stand."""
+    return leases.session_end_led_ms(
+        renewed_led_ms=session.renewed_led_ms, ttl_ms=session.ttl_ms, kill_grace_ms=batch.limits.kill_grace_ms
+    )
 
 
 def renew_session(batch: Batch, command: RenewSession) -> SessionRenewed:
@@ -187,9 +192,21 @@ def _end_if_done(batch: Batch, session_id: str) -> None:
         remove(batch, session_id, session)
 
 
+def begin_end(batch: Batch, session_id: str, session: Session) -> Session | None:
+    """The lease of a session is over: it cannot be renewed, and what it holds is to be taken from it. None: nothing."""
+    if next(iter(batch.draft.keys(keys.assignments(session_id))), None) is None:
+        remove(batch, session_id, session)
+        return None
+    batch.draft.remove(keys.session_timer(session.timer_at_led_ms, session_id))
+    batch.draft.put(keys.session_timer(session.timer_at_led_ms, session_id, ending=True), rows.Timer())
+    session = replace(session, ending=True, connected=False)
+    batch.draft.put(keys.session(session_id), session)
+    return session
+
+
 def remove(batch: Batch, session_id: str, session: Session) -> None:
     """Delete a session that holds nothing."""
-    batch.draft.remove(keys.session_timer(session.timer_at_led_ms, session_id))
+    batch.draft.remove(keys.session_timer(session.timer_at_led_ms, session_id, ending=session.ending))
     batch.draft.delete(keys.session(session_id))
 
 

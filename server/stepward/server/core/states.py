@@ -7,9 +7,14 @@ person. A test holds these tables against the enums, so that a new state without
 from __future__ import annotations
 
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from stepward.server.core import keys
+from stepward.server.core.keys import Duty
 from stepward.server.core.rows import EventType, JobState, Part, StepState
+
+if TYPE_CHECKING:
+    from stepward.server.core.rows import Step
 
 S = StepState
 
@@ -61,6 +66,32 @@ def mover(state: StepState, job_state: JobState) -> Mover:
     if job_state is JobState.PAUSED and state in HELD_BACK_IN_PAUSED:
         return Mover.PERSON
     return MOVERS[state]
+
+
+# States in which a timer that falls due is trouble: nobody took a step, answered an offer, or ended an attempt in time.
+_JUDGED: Final = frozenset(
+    {
+        S.READY,
+        S.OFFERED,
+        S.RUNNING,
+        S.UNDO_READY,
+        S.UNDO_OFFERED,
+        S.UNDO_RUNNING,
+        S.VERIFY_READY,
+        S.VERIFY_OFFERED,
+        S.VERIFY_RUNNING,
+    }
+)
+
+
+def duty(state: StepState) -> Duty:
+    """What the timer of a step is for."""
+    return Duty.JUDGE if state in _JUDGED else Duty.WAKE
+
+
+def timer_key(job_id: str, ordinal: int, step: Step) -> bytes:
+    """Key of the one timer of a step that has one."""
+    return keys.step_timer(step.timer_clock, duty(step.state), step.timer_at_ms, job_id, ordinal)
 
 
 # States that wait for a person; a job counts its steps in them.

@@ -7,18 +7,19 @@ holds nothing in memory. What it judges has changed in the same batch, or is set
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
 from stepward.server.core import (
+    advance,
     attempts,
     compensation,
     deadlines,
     epoch_rows,
     keys,
-    leases,
     ledger,
+    old_timers,
     passes,
     patrol,
     pauses,
@@ -32,7 +33,9 @@ from stepward.server.core import (
     states,
 )
 from stepward.server.core.batch import TimerAt
+from stepward.server.core.brake import Brake
 from stepward.server.core.commands import Swept
+from stepward.server.core.keys import Duty
 from stepward.server.core.parts import Remedy
 from stepward.server.core.remedies import Facts, RemedyPolicy
 from stepward.server.core.rows import CancelReason, Clock, Failure, JobState, Lingering, Part, StartMode, Trouble
@@ -45,79 +48,164 @@ if TYPE_CHECKING:
 BEAT_INTERVAL_MS = 1_000
 # Overdue timers are counted up to here for the beat; more is as bad.
 _OVERDUE_COUNTED_MAX = 10_000
+# A queue of timers, as `keys.TIMER_QUEUES` has it.
+Queue: TypeAlias = tuple[Clock, Duty]
 
 
 def sweep(batch: Batch, command: Sweep) -> Swept:
     """Judge what is due, at most so many subjects and so many rows, and write the beat when it is a second old."""
-    subjects_max, writes_max = command.subjects_max, batch.limits.batch_writes_max
-    # Walks over wide jobs are due at once again and again, on led time, and fill one batch after the other: what is
-    # due on log time has some room behind them.
-    others = len(_due(batch, Clock.LOG, subjects_max // 2))
-    handled = _judge_due(batch, Clock.LED, subjects_max - others, writes_max)
-    room = max(writes_max, batch.draft.writes + writes_max // 8)
-    handled += _judge_due(batch, Clock.LOG, subjects_max - handled, room)
+    old_timers.take_over(batch)
+    brake = Brake(batch)
+    handled = _judge_queues(batch, brake, command.subjects_max)
     purged = retention.purge_due(batch)
     ledger.purge_due(batch)
-    overdue = sum(len(_due(batch, clock, _OVERDUE_COUNTED_MAX)) for clock in (Clock.LED, Clock.LOG))
-    stuck = _beat(batch, handled, overdue)
+    beat_is_due = _beat_is_due(batch)
+    brake.write(with_beat=beat_is_due)
+    due = _what_is_left(batch, brake, _OVERDUE_COUNTED_MAX if beat_is_due else batch.limits.sweep_subjects_max)
+    if brake.taken and not beat_is_due:
+        before = _last_beat(batch)
+        batch.draft.put(keys.BEAT, replace(before, remediations=before.remediations + brake.taken))
     return Swept(
         handled=handled,
-        overdue=overdue,
-        unfinished=batch.unfinished or (overdue > 0 and handled >= command.subjects_max),
-        next_due_led_ms=_next_due(batch, Clock.LED),
-        next_due_log_ms=_next_due(batch, Clock.LOG),
+        overdue=due.overdue,
+        unfinished=batch.unfinished or (due.overdue > due.held and handled >= command.subjects_max),
+        next_due_led_ms=due.next_led_ms,
+        next_due_log_ms=due.next_log_ms,
         purged=purged,
-        stuck=stuck,
+        stuck=_beat(batch, brake, due) if beat_is_due else (),
+        held=due.held,
+        look_again_in_ms=brake.look_again_in_ms if due.held else None,
+        remedied=brake.taken,
     )
 
 
-def _judge_due(batch: Batch, clock: Clock, subjects_max: int, writes_max: int) -> int:
-    """Judge what is due on one clock, until the batch has more than so many row changes. How many were judged."""
+def _judge_queues(batch: Batch, brake: Brake, subjects_max: int) -> int:
+    """Go through the queues in their order. How many subjects were judged.
+
+    Walks over wide jobs are due at once again and again, and fill one batch after the other: each queue behind has some
+    room kept, in subjects and in rows.
+    """
+    writes_max, writes_more = batch.limits.batch_writes_max, batch.limits.batch_writes_max // 8
+    share = max(1, subjects_max // len(keys.TIMER_QUEUES))
+    kept = {queue: len(_due(batch, queue, share)) for queue in keys.TIMER_QUEUES}
     handled = 0
-    for key in _due(batch, clock, subjects_max):
+    for queue in _in_turn(batch, brake, kept):
+        del kept[queue]
+        room = subjects_max - handled - sum(kept.values())
+        handled += _judge_due(batch, queue, brake, room, writes_max)
+        writes_max = max(writes_max, batch.draft.writes + writes_more)
+    return handled
+
+
+def _in_turn(batch: Batch, brake: Brake, due: dict[Queue, int]) -> list[Queue]:
+    """The queues in their order; while the brake lets through less than is due, in the other one every second time.
+
+    So what is to be remedied on one clock does not wait for all of the other's.
+    """
+    scarce = brake.left < sum(count for (_, duty), count in due.items() if duty is Duty.JUDGE)
+    return list(reversed(due)) if scarce and batch.moment.sequence % 2 else list(due)
+
+
+def _judge_due(batch: Batch, queue: Queue, brake: Brake, subjects_max: int, writes_max: int) -> int:
+    """Judge what is due in one queue, until the batch has more than so many row changes. How many were judged."""
+    due, handled = _due(batch, queue, subjects_max), 0
+    if queue[1] is Duty.LEASE:
+        # Those that are lost are looked at together, before anything is done about the first of them.
+        brake.look(_lost_sessions(batch, due))
+    for key in due:
+        if queue[1] is Duty.JUDGE and not brake.lets_through:
+            break
         if batch.draft.writes > writes_max:
             batch.unfinished = True
             break
-        savepoint = batch.draft.savepoint()
+        handled += 1
+        savepoint, taken = batch.draft.savepoint(), brake.savepoint()
         try:
-            _judge(batch, key, subjects_max)
+            _judge(batch, key, brake)
         except Exception as error:  # noqa: BLE001 - a rule of ours is wrong: one subject must not stop the others
             batch.draft.rollback(savepoint)
+            brake.rollback(taken)
             batch.failures.append((key, error))
-        handled += 1
     return handled
+
+
+def _lost_sessions(batch: Batch, due: list[bytes]) -> list[Session]:
+    """Those of the sessions whose timers are due that have not been renewed since."""
+    read = (batch.draft.read(keys.session(keys.parse_timer(key)[2].decode()), rows.Session) for key in due)
+    led_ms = batch.moment.led_ms
+    return [session for session in read if session is not None and sessions.ends_led_ms(batch, session) <= led_ms]
+
+
+def _judge_session(batch: Batch, session_id: str, brake: Brake) -> None:
+    """A session's timer is due: it has been renewed since, or its lease is over, or what it held is being taken."""
+    session = batch.draft.require(keys.session(session_id), rows.Session)
+    if not session.ending and sessions.ends_led_ms(batch, session) > batch.moment.led_ms:
+        batch.draft.put(keys.session(session_id), sessions.arm(batch, session_id, session))
+        return
+    if session.ending:
+        ending: Session | None = session
+    else:
+        brake.count_lost()
+        ending = sessions.begin_end(batch, session_id, session)
+    if ending is not None and brake.lets_through:
+        _end_session(batch, session_id, ending, brake)
 
 
 def _now_ms(batch: Batch, clock: Clock) -> int:
     return batch.moment.led_ms if clock is Clock.LED else batch.moment.log_ms
 
 
-def _due(batch: Batch, clock: Clock, count_max: int) -> list[bytes]:
-    """Timers that are due, the oldest first."""
-    now_ms = _now_ms(batch, clock)
+def _due(batch: Batch, queue: Queue, count_max: int) -> list[bytes]:
+    """Timers of a queue that are due, the oldest first."""
+    now_ms = _now_ms(batch, queue[0])
     found: list[bytes] = []
-    for key in islice(batch.draft.keys(keys.timers(clock)), max(0, count_max)):
+    for key in islice(batch.draft.keys(keys.timers(*queue)), max(0, count_max)):
         if keys.parse_timer(key)[0] > now_ms:
             break
         found.append(key)
     return found
 
 
+class _Left(NamedTuple):
+    """What a sweep leaves: timers that are due, those of them that the brake holds, and what falls due next."""
+
+    overdue: int
+    held: int
+    next_led_ms: int | None
+    next_log_ms: int | None
+
+
+def _what_is_left(batch: Batch, brake: Brake, counted_max: int) -> _Left:
+    overdue = {queue: len(_due(batch, queue, counted_max)) for queue in keys.TIMER_QUEUES}
+    held = 0 if brake.lets_through else sum(n for (_, duty), n in overdue.items() if duty is Duty.JUDGE)
+    return _Left(sum(overdue.values()), held, _next_due(batch, Clock.LED), _next_due(batch, Clock.LOG))
+
+
 def _next_due(batch: Batch, clock: Clock) -> int | None:
-    first = next(iter(batch.draft.keys(keys.timers(clock))), None)
-    return None if first is None else keys.parse_timer(first)[0]
+    """The first instant that is still to come at which a timer of this clock falls due."""
+    from_ms = _now_ms(batch, clock) + 1
+    queues = [queue for queue in keys.TIMER_QUEUES if queue[0] is clock]
+    found = [next(batch.draft.keys(keys.timers(*q), after=keys.timers_from(*q, from_ms)), None) for q in queues]
+    return min((keys.parse_timer(key)[0] for key in found if key is not None), default=None)
 
 
-def _beat(batch: Batch, handled: int, overdue: int) -> tuple[str, ...]:
+def _last_beat(batch: Batch) -> rows.Beat:
+    return batch.draft.read(keys.BEAT, rows.Beat) or rows.Beat(0, 0, 0, 0, 0, 0, 0)
+
+
+def _beat_is_due(batch: Batch) -> bool:
+    """Whether the last beat is a second old, or another leader's."""
+    moment, before = batch.moment, _last_beat(batch)
+    recent = before.epoch == moment.epoch and moment.wall_ms - before.wall_ms < BEAT_INTERVAL_MS
+    return not (recent and moment.log_ms - before.log_ms < BEAT_INTERVAL_MS)
+
+
+def _beat(batch: Batch, brake: Brake, left: _Left) -> tuple[str, ...]:
     """The supervisor's sign of life: once a second, which also moves the clocks while nothing else happens.
 
     Returns the jobs that its patrol found stuck.
     """
-    moment = batch.moment
-    before = batch.draft.read(keys.BEAT, rows.Beat) or rows.Beat(0, 0, 0, 0, 0, 0, 0)
-    recent = before.epoch == moment.epoch and moment.wall_ms - before.wall_ms < BEAT_INTERVAL_MS
-    if recent and moment.log_ms - before.log_ms < BEAT_INTERVAL_MS:
-        return ()
+    moment, before = batch.moment, _last_beat(batch)
     place, stuck = patrol.walk(batch, before.patrol)
     backlog = retention.backlog(batch)
     beat = rows.Beat(
@@ -126,24 +214,25 @@ def _beat(batch: Batch, handled: int, overdue: int) -> tuple[str, ...]:
         wall_ms=moment.wall_ms,
         led_ms=moment.led_ms,
         log_ms=moment.log_ms,
-        overdue=overdue,
-        remediations=before.remediations + handled,
+        overdue=left.overdue,
+        remediations=before.remediations + brake.taken,
         purge_backlog=backlog.jobs,
         purge_late_ms=backlog.late_ms,
         stuck=before.stuck + len(stuck),
         patrol=place,
+        held=left.held,
     )
     batch.draft.put(keys.BEAT, beat)
     return stuck
 
 
-def _judge(batch: Batch, key: bytes, assignments_max: int) -> None:
+def _judge(batch: Batch, key: bytes, brake: Brake) -> None:
     """One timer that is due. It may be gone already, by what was judged before it in this batch."""
     if batch.draft.get(key) is None:
         return
     _, kind, subject = keys.parse_timer(key)
     if kind == keys.TIMER_SESSION:
-        _judge_session(batch, subject.decode(), assignments_max)
+        _judge_session(batch, subject.decode(), brake)
         return
     if kind == keys.TIMER_PASS:
         passes.go_on(batch, subject.decode())
@@ -152,47 +241,66 @@ def _judge(batch: Batch, key: bytes, assignments_max: int) -> None:
         spreads.go_on(batch, *keys.parse_subject(subject))
         return
     if kind == keys.TIMER_DEADLINE:
-        deadlines.passed(batch, subject.decode())
+        job_id = subject.decode()
+        if not advance.goes_forward(batch.progress(job_id)) or brake.take(job_id):
+            deadlines.passed(batch, job_id)
         return
     job_id, ordinal = keys.parse_subject(subject)
     step = batch.step(job_id, ordinal)
     assert step is not None
-    _judge_step(batch, job_id, ordinal, step)
-    assert batch.step(job_id, ordinal) != step, ("what is due must move", job_id, ordinal, step)
+    moved = _judge_step(batch, job_id, ordinal, step, brake)
+    assert moved is (batch.step(job_id, ordinal) != step), ("what is due and not held must move", job_id, ordinal, step)
 
 
-def _judge_step(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
+def _judge_step(batch: Batch, job_id: str, ordinal: int, step: Step, brake: Brake) -> bool:
+    """Judge a step whose timer is due. False: it was to be remedied, and the brake holds that."""
     phase = states.phase(step.state)
     if step.state is phase.ready:
-        _waited_too_long(batch, job_id, ordinal, step)
-    elif step.state is phase.offered:
-        _offer_unanswered(batch, job_id, ordinal, step)
-    elif step.state is phase.running:
-        _worked_too_long(batch, job_id, ordinal, step)
-    elif step.state is phase.retry_wait:
-        attempts.try_again(batch, job_id, ordinal, step)
+        return _waited_too_long(batch, job_id, ordinal, step, brake)
+    if step.state is phase.offered:
+        return _offer_unanswered(batch, job_id, ordinal, step, brake)
+    if step.state is phase.running:
+        return _worked_too_long(batch, job_id, ordinal, step, brake)
+    if step.state is phase.retry_wait:
+        _waited_enough(batch, job_id, ordinal, step, brake)
     else:
         compensation.settle(batch, job_id, ordinal)
+    return True
 
 
-def _waited_too_long(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
+def _waited_enough(batch: Batch, job_id: str, ordinal: int, step: Step, brake: Brake) -> None:
+    """The wait of a step is over. It may have been so long that nothing may start any more, which is trouble.
+
+    What the brake holds of that waits on, since it must not stand before those whose waits have ended well.
+    """
+    if attempts.would_give_up(batch, job_id, ordinal, step) and not brake.take(job_id, ordinal):
+        assert brake.look_again_in_ms is not None
+        batch.move(job_id, ordinal, step, step.state, batch.log_in(brake.look_again_in_ms))
+        return
+    attempts.try_again(batch, job_id, ordinal, step)
+
+
+def _waited_too_long(batch: Batch, job_id: str, ordinal: int, step: Step, brake: Brake) -> bool:
     """Nobody took a ready step in time: its timer stands at the earliest of the bounds that tell how long that is."""
     phase = states.phase(step.state)
     progress = batch.progress(job_id)
     if compensation.starts_nothing(progress, phase):
         compensation.stop_early(batch, job_id, ordinal, step)
-        return
+        return True
     if progress.state is JobState.PAUSED:
         pauses.hold_back(batch, job_id, ordinal, step)
-        return
+        return True
+    if not brake.take(job_id, ordinal):
+        return False
     policy = batch.policy(job_id, ordinal, phase)
     no_start = schedules.no_start_from(policy, step)
     starts_no_more = no_start is not None and no_start.at_log_ms <= step.timer_at_ms
     trouble = no_start.what if no_start is not None and starts_no_more else Trouble.QUEUE_TIME
     remediation.out_of_time(batch, job_id, ordinal, step, trouble)
+    return True
 
 
-def _worked_too_long(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
+def _worked_too_long(batch: Batch, job_id: str, ordinal: int, step: Step, brake: Brake) -> bool:
     """A started attempt has reached the end of its time, unless it gave a sign of life since its timer was set.
 
     Signs of life do not move the timer, which would cost two rows each; it is set again here.
@@ -203,29 +311,35 @@ def _worked_too_long(batch: Batch, job_id: str, ordinal: int, step: Step) -> Non
     bound = schedules.working(policy, step, heard_log_ms=schedules.heard_log_ms(said, opened))
     if bound.at_log_ms > batch.moment.log_ms:
         batch.move(job_id, ordinal, step, step.state, TimerAt(Clock.LOG, bound.at_log_ms))
-        return
+        return True
+    if not brake.take(job_id, ordinal):
+        return False
     failure = schedules.failure(policy, bound.what, batch.spec(job_id, ordinal).id)
     attempts.end(batch, job_id, ordinal, bound.what, failure)
+    return True
 
 
-def _offer_unanswered(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
+def _offer_unanswered(batch: Batch, job_id: str, ordinal: int, step: Step, brake: Brake) -> bool:
     """An offer without word for a TTL, although its session lives.
 
     One that starts on accept has surely not started: it goes back, and the next offer has a new token. One that
     starts at once may have happened: it is sent again with the same token, and in the end withdrawn; then only the
-    agent's word or the end of its session decides.
+    agent's word or the end of its session decides. Neither changes anything, and so takes no token.
     """
     key = keys.assignment(step.session_id, step.token, job_id, ordinal)
     assignment = batch.draft.require(key, rows.Assignment)
     phase = states.phase(step.state)
+    policy = batch.policy(job_id, ordinal, phase)
+    is_over = 0 < schedules.ends_log_ms(policy, step) <= batch.moment.log_ms
+    if (is_over or assignment.start is StartMode.ON_ACCEPT) and not brake.take(job_id, ordinal):
+        return False
     if assignment.start is StartMode.ON_ACCEPT:
         remediation.not_begun(batch, job_id, ordinal, Trouble.OFFER_UNANSWERED)
-        return
-    policy = batch.policy(job_id, ordinal, phase)
-    if 0 < schedules.ends_log_ms(policy, step) <= batch.moment.log_ms:
+        return True
+    if is_over:
         failure = schedules.failure(policy, Trouble.SCHEDULE_TO_CLOSE, batch.spec(job_id, ordinal).id)
         attempts.end(batch, job_id, ordinal, Trouble.SCHEDULE_TO_CLOSE, failure)
-        return
+        return True
     # That it is cancelled is said until it is heard.
     cancelled = assignment.cancel is not CancelReason.NONE
     facts = Facts(phase.part, resends_left=cancelled or assignment.resends < batch.limits.resends_max)
@@ -237,50 +351,44 @@ def _offer_unanswered(batch: Batch, job_id: str, ordinal: int, step: Step) -> No
     batch.draft.put(key, after)
     batch.move(job_id, ordinal, step, step.state, batch.led_in(batch.limits.accept_deadline_ms))
     batch.event(job_id, type_, ordinal=ordinal, token=step.token, session_id=step.session_id)
+    return True
 
 
-def _judge_session(batch: Batch, session_id: str, assignments_max: int) -> None:
-    """A session's timer is due: it has been renewed since, or its lease is over."""
-    session = batch.draft.require(keys.session(session_id), rows.Session)
-    end_led_ms = leases.session_end_led_ms(
-        renewed_led_ms=session.renewed_led_ms, ttl_ms=session.ttl_ms, kill_grace_ms=batch.limits.kill_grace_ms
-    )
-    if end_led_ms > batch.moment.led_ms and not session.ending:
-        batch.draft.put(keys.session(session_id), sessions.arm(batch, session_id, session))
-        return
-    _end_session(batch, session_id, session, assignments_max)
+def _end_session(batch: Batch, session_id: str, session: Session, brake: Brake) -> None:
+    """Take from a session what it holds, until a batch is full or the brake holds; the rest follows with later sweeps.
 
-
-def _end_session(batch: Batch, session_id: str, session: Session, assignments_max: int) -> None:
-    """Take from a session what it holds, at most so much in one batch; the rest follows with the next sweep."""
-    held = list(islice(batch.draft.keys(keys.assignments(session_id)), assignments_max))
-    for key in held:
-        if batch.draft.writes > batch.limits.batch_writes_max:
-            break
+    An agent that is back meanwhile begins a new session; what it reports of the old one's work counts all the same.
+    """
+    slice_max = batch.limits.sweep_subjects_max
+    found = list(islice(batch.draft.keys(keys.assignments(session_id)), slice_max + 1))
+    for number, key in enumerate(found):
+        if number == slice_max or batch.full:
+            batch.unfinished = True
+            return
         if batch.draft.get(key) is None:
             # What was lost before it has ended its job, and with it an offer that was still to be accepted.
             continue
         _, token, job_id, ordinal = keys.parse_assignment(key)
-        _lose(batch, key, session_id, token, job_id, ordinal)
-    if next(iter(batch.draft.keys(keys.assignments(session_id))), None) is None:
-        sessions.remove(batch, session_id, session)
-    else:
-        batch.draft.put(keys.session(session_id), replace(session, ending=True, connected=False))
-        batch.unfinished = True
+        if not _lose(batch, key, session_id, token, job_id, ordinal, brake):
+            return
+    sessions.remove(batch, session_id, session)
 
 
-def _lose(batch: Batch, key: bytes, session_id: str, token: int, job_id: str, ordinal: int) -> None:
-    """One assignment of a session whose lease is over."""
+def _lose(batch: Batch, key: bytes, session_id: str, token: int, job_id: str, ordinal: int, brake: Brake) -> bool:
+    """One assignment of a session whose lease is over. False: the brake holds it."""
     step = batch.step(job_id, ordinal)
     assignment = batch.draft.require(key, rows.Assignment)
     assert step is not None
     if step.token == token and step.session_id == session_id and step.state in states.HELD:
-        if assignment.start is StartMode.ON_ACCEPT and step.state is states.phase(step.state).offered:
+        never_started = assignment.start is StartMode.ON_ACCEPT and step.state is states.phase(step.state).offered
+        if not brake.take(job_id, ordinal, lost=not never_started):
+            return False
+        if never_started:
             remediation.not_begun(batch, job_id, ordinal, Trouble.LEASE_LOST)
-            return
+            return True
         failure = Failure("LEASE_LOST", f"session {session_id} was not heard from", batch.spec(job_id, ordinal).id)
         attempts.end(batch, job_id, ordinal, Trouble.LEASE_LOST, failure)
-        return
+        return True
     batch.draft.delete(key)
     kept = tuple(replace(a, lost=True) if _is(a, session_id, token) else a for a in step.lingering)
     fence_led_ms = step.fence_at_led_ms
@@ -288,6 +396,7 @@ def _lose(batch: Batch, key: bytes, session_id: str, token: int, job_id: str, or
         fence_led_ms = max(fence_led_ms, attempts.fence_of(batch, session_id))
     batch.keep(job_id, ordinal, step, lingering=kept, fence_at_led_ms=fence_led_ms)
     attempts.look_again(batch, job_id, ordinal)
+    return True
 
 
 def _is(attempt: Lingering, session_id: str, token: int) -> bool:
