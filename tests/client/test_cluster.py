@@ -10,8 +10,9 @@ import pytest
 
 from stepward.client import Client, errors
 from stepward.client.cli import cluster_status
+from stepward.client.cli.cluster_advice import advise
 from stepward.client.cli.cluster_status import Found, judge
-from stepward.client.values import NodeState, NodeStatus, ShardStatus
+from stepward.client.values import NodeState, NodeStatus, Refusal, ShardStatus
 from stepward.v1 import cluster_service_pb2, common_pb2
 from tests.client.command_line import Ran, run
 from tests.client.scripted_server import Refused, ScriptedServer
@@ -141,6 +142,117 @@ def test_what_is_wrong(found: list[Found], troubles: list[str]) -> None:
     assert list(judge(found, NOW)) == troubles
 
 
+def refused_by(node_id: str, refused_id: str, host: str = "", why: str = "x") -> Refusal:
+    return Refusal(node_id, refused_id, host, why)
+
+
+N1, N2, N3 = ("n1", LEADER), ("n2", shard_of()), ("n3", shard_of())
+
+
+@pytest.mark.parametrize(
+    ("found", "troubles"),
+    [
+        # A second start of n2, of which both others tell.
+        (
+            [
+                node(*N1, refusals=(refused_by("n1", "n2", "10.0.0.9", "n2 runs already"),)),
+                node(*N2),
+                node(*N3, refusals=(refused_by("n3", "n2", "10.0.0.9", "n2 runs already"),)),
+            ],
+            ["n1, n3 do not take n2 that calls from 10.0.0.9: n2 runs already"],
+        ),
+        # Other limits on n3: it refuses as it is refused, and each node tells both.
+        (
+            [
+                node(*N1, refusals=(refused_by("n1", "n3", "h", "a"), refused_by("n3", "n1"))),
+                node(*N2, refusals=(refused_by("n2", "n3", "h", "a"), refused_by("n3", "n2"))),
+                node(*N3, refusals=(refused_by("n3", "n1", "h"), refused_by("n1", "n3", why="a"))),
+            ],
+            ["n1, n2 do not take n3 that calls from h: a"],
+        ),
+        # Of two who refuse each other nobody can say who is wrong.
+        (
+            [node(*N1, refusals=(refused_by("n1", "n2", why="a"), refused_by("n2", "n1", why="b")))],
+            ["n2 does not take n1: b", "n1 does not take n2: a"],
+        ),
+    ],
+)
+def test_who_is_refused(found: list[Found], troubles: list[str]) -> None:
+    """By whom and why, each once."""
+    assert list(judge(found, NOW)) == troubles
+
+
+def in_state(node_id: str, state: NodeState, cluster_id: str = "c") -> Found:
+    return Found("a", node_id, NodeStatus(cluster_id=cluster_id, node_id=node_id, version="1", state=state))
+
+
+AWAY = Found("a", "n3")
+EMPTY = [in_state(f"n{number}", NodeState.EMPTY, "") for number in (1, 2, 3)]
+WELL = in_state("n1", NodeState.SERVING)
+WIPED = [in_state(f"n{number}", NodeState.QUARANTINED) for number in (2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("found", "steps"),
+    [
+        ([WELL, AWAY], []),
+        (
+            EMPTY,
+            [
+                "if these nodes have never been a cluster, make one, once: stepward cluster create --server a",
+                "if they have, do not: bring back the directories of most of them, and let n1, n2 and n3 find an empty "
+                "one only where it is lost",
+            ],
+        ),
+        (
+            [*EMPTY[:2], AWAY],
+            ["start n3: a cluster is made of all nodes, and one that is away may know one already"],
+        ),
+        (
+            [WELL, EMPTY[1]],
+            ["n2 will join by itself, as soon as nothing of what is told above prevents it"],
+        ),
+        ([WELL, WIPED[0]], ["n2 will take part by itself, when it holds what the others hold"]),
+        (
+            [WELL, WIPED[0], AWAY],
+            [
+                "start n3: n2 must hear from every node what may have been promised",
+                "only if the data of n2 and n3 will never come back: stepward cluster recover n2 --gone n3 --reason "
+                "WHY --server a (what only they had is lost)",
+            ],
+        ),
+        (
+            [WELL, *WIPED],
+            [
+                "n2 and n3 wait for each other's word: bring back the directory of one, if there is one",
+                "only if the data of n2 and n3 will never come back: stepward cluster recover n2 --gone n3 --reason "
+                "WHY --server a (what only they had is lost)",
+            ],
+        ),
+        # Without a majority nothing can be recovered.
+        (
+            [WIPED[0], Found("a", "n1"), AWAY],
+            ["start n1 and n3: n2 must hear from every node what may have been promised"],
+        ),
+    ],
+)
+def test_what_to_do(found: list[Found], steps: list[str]) -> None:
+    """Each with when it is right: the commands are few, and used on the wrong day they lose what was promised."""
+    assert list(advise(found, " --server a")) == steps
+
+
+def test_what_to_do_is_said(server: ScriptedServer) -> None:
+    """Behind what is wrong, with the options that were given."""
+    empty = cluster_service_pb2.NODE_STATE_EMPTY
+    server.always("GetStatus", cluster_service_pb2.GetStatusResponse(node_id="n1", state=empty))
+
+    ran = run("cluster", "status", "--server", server.address)
+
+    assert ran.code == 1
+    assert "to do: if these nodes have never been a cluster, make one, once" in ran.stderr
+    assert f"stepward cluster create --server {server.address}\n" in ran.stderr
+
+
 def test_create(server: ScriptedServer, at: list[str]) -> None:
     """The id on stdout, for scripts; the nodes for a person."""
     member = cluster_service_pb2.Member(node_id="n1", address="a:1")
@@ -193,6 +305,16 @@ def test_transfer_leader(server: ScriptedServer, at: list[str]) -> None:
     assert named.code == any_.code == 0
     assert named.stderr.startswith("n2 leads now, in term 5; before it was n1. This took ")
     assert as_json.json == {"node_id": "n2", "term": 5, "took_ms": as_json.json["took_ms"]}
+
+
+def test_transfer_to_the_node_that_leads(server: ScriptedServer, at: list[str]) -> None:
+    """It is as it was asked to be."""
+    server.always("GetStatus", said("n1", leader=True))
+    server.always("TransferLeader", cluster_service_pb2.TransferLeaderResponse(node_id="n1", term=4))
+
+    ran = run("cluster", "transfer-leader", "n1", *at)
+
+    assert (ran.code, ran.stderr) == (0, "n1 leads already, in term 4; nothing was changed\n")
 
 
 def recovered(server: ScriptedServer, *arguments: str, stdin: str | None = None) -> Ran:

@@ -271,7 +271,8 @@ signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 print(sys.argv[1:], sorted(name for name in os.environ if "STEPWARD" in name), file=sys.stderr, flush=True)
 if sys.argv[1] == "found":
     sys.exit(0)
-print(json.dumps({"event": "waiting", "address": sys.argv[sys.argv.index("--nodes") + 1], "pid": os.getpid()}))
+print(json.dumps({"event": "waiting", "address": sys.argv[sys.argv.index("--nodes") + 1], "pid": os.getpid(),
+                  "http": f"127.0.0.1:{os.getpid()}"}))
 sys.stdout.flush()
 """
 
@@ -331,6 +332,18 @@ def test_a_node_that_is_killed_is_started_again(start: Start, tmp_path: Path) ->
 
     assert int(again[1]) != before["n2"]
     assert set(gone) == set(others)
+
+
+def test_a_node_that_is_started_again_keeps_its_pages(start: Start, tmp_path: Path) -> None:
+    """Whoever watches it there would else watch nobody."""
+    server = stand_in(tmp_path, SERVES + "sys.stdin.read()")
+    child = start("--nodes", "3", "--port", "0", "-v", server=server)
+    # The stand-in says that its pages are where its pid is.
+    before = pids(read_until(child, "Ctrl-C"))
+
+    os.kill(before["n2"], signal.SIGKILL)
+
+    assert f"'--http-port', '{before['n2']}'" in stderr_line(child, "--http-port")
 
 
 def test_a_node_that_ends_again_and_again(start: Start, tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ class PeerHost:
             rng=random.Random(1),
             ends=self,
         )
-        doorkeeper = Doorkeeper(us, has_tls=self.config.tls is not None, trusted_network=False)
+        doorkeeper = Doorkeeper(us, self.config, clock=CLOCK)
         self.replicating = Replicating(doorkeeper, receiver=self, watcher=self.links, counters=self.counters)
         shell = CallShell(
             self.counters, Rooms(self.config), admission(self.config), stalled_ms_max=self.config.stalled_ms_max

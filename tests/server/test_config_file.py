@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stepward.server import config
+from stepward.server.addresses import ADDRESS_RULE
 from stepward.server.config import ClusterConfig, NodeConfig, TlsFiles
 from stepward.server.config_file import FILE_BYTES_MAX, KEYS, ConfigInvalid, Override, lines_of, read
 from stepward.server.core.limits import Limits
@@ -81,9 +81,9 @@ def test_a_whole_file(tmp_path: Path) -> None:
 
 def test_what_is_not_said_has_its_default(tmp_path: Path) -> None:
     """A cluster of one needs nothing but a place for its data."""
-    found = read(written(tmp_path, '[node]\ndata = "/d"\n'))
+    found = read(written(tmp_path, '[node]\ndata = "d"\n'))
 
-    assert found == (ClusterConfig(), NodeConfig(data=Path("/d")))
+    assert found == (ClusterConfig(), NodeConfig(data=tmp_path / "d"))
 
 
 def test_every_field_of_a_node_can_be_set() -> None:
@@ -104,13 +104,14 @@ def test_overrides_count_more_than_the_file(tmp_path: Path) -> None:
             Override("STEPWARD_NODE_ID", ("node", "id"), "n3"),
             Override("STEPWARD_PORT", ("node", "port"), "2"),
             Override("--port", ("node", "port"), "3"),
+            Override("STEPWARD_TRUSTED_NETWORK", ("node", "trusted_network"), "true"),
             Override("STEPWARD_NODES", ("cluster", "nodes"), "n1=a:1, n2=b:2,n3=[::1]:3"),
             Override("--data", ("node", "data"), "here"),
         ],
     )
 
     assert found.node == NodeConfig(
-        data=Path("here"), node_id="n3", port=3, nodes={"n1": "a:1", "n2": "b:2", "n3": "[::1]:3"}
+        data=Path("here"), node_id="n3", port=3, trusted_network=True, nodes={"n1": "a:1", "n2": "b:2", "n3": "[::1]:3"}
     )
 
 
@@ -170,7 +171,7 @@ n1 = "a:1"
         f"{path}:15: limits.streams_max is 'many'; it must be a whole number",
         f"{path}:16: limits.reads_max is 1.5; it must be a whole number",
         f"{path}:17: limits.calls_max is True; it must be a whole number",
-        f"{path}:9: cluster.nodes.n3 is 3; {config.ADDRESS_RULE}",
+        f"{path}:9: cluster.nodes.n3 is 3; {ADDRESS_RULE}",
         f"{path}:11: tls.certificate is missing; it must be there with tls.ca",
         f"{path}:11: tls.key is missing; it must be there with tls.ca",
         f"{path}:2: node.data is missing; name the folder that holds what must not be lost",
@@ -182,6 +183,7 @@ def test_bounds_are_told_with_their_line(tmp_path: Path) -> None:
     path = written(
         tmp_path,
         """[node]
+id = "n1"
 data = "d"
 port = 65536
 [cluster]
@@ -195,11 +197,11 @@ n4 = "a"
 
     assert complaints(path, Override("STEPWARD_RETENTION_MS", ("cluster", "retention_ms"), "1")) == [
         "STEPWARD_RETENTION_MS: cluster.retention_ms is 1; it must be between 1000 and 315360000000",
-        f"{path}:3: node.port is 65536; it must be between 0 and 65535",
-        f"{path}:1: node.id is 'n1'; it must be one of nodes: n2, n3, n4",
-        f"{path}:8: cluster.nodes.n3 is a:1; it must be another than that of n2",
-        f"{path}:9: cluster.nodes.n4 is 'a'; {config.ADDRESS_RULE}",
-        f"{path}:5: cluster.session_ttl_ms is 7999; with several nodes it must be at least 8000, or a change of leader "
+        f"{path}:4: node.port is 65536; it must be between 0 and 65535",
+        f"{path}:2: node.id is 'n1'; it must be one of nodes: n2, n3, n4",
+        f"{path}:9: cluster.nodes.n3 is a:1; it must be another than that of n2",
+        f"{path}:10: cluster.nodes.n4 is 'a'; {ADDRESS_RULE}",
+        f"{path}:6: cluster.session_ttl_ms is 7999; with several nodes it must be at least 8000, or a change of leader "
         "ends sessions",
     ]
 
@@ -241,7 +243,30 @@ def test_what_is_no_toml(tmp_path: Path) -> None:
     """The reader of TOML knows the line."""
     path = written(tmp_path, "[node]\ndata = \n")
 
-    assert complaints(path)[0].startswith(f"{path}:2: it is no TOML: Invalid value")
+    (complaint,) = complaints(path)
+    assert complaint.startswith(f"{path}:2: it is no TOML: Invalid value")
+
+
+def test_which_node_of_several_must_be_said(tmp_path: Path) -> None:
+    """Three nodes with one default id would be one node three times."""
+    listed = '[cluster.nodes]\nn1 = "127.0.0.1:1"\nn2 = "127.0.0.1:2"\nn3 = "127.0.0.1:3"\n'
+    path = written(tmp_path, f'[node]\ndata = "d"\n{listed}')
+
+    assert complaints(path) == [
+        f"{path}:1: node.id is missing; with several nodes it must say which of them this one is: n1, n2, n3"
+    ]
+    for name in ("n1", "n2", "n3"):
+        overrides = [Override("--node-id", ("node", "id"), name), Override("--port", ("node", "port"), name[1:])]
+        assert read(path, overrides).node.node_id == name
+
+
+def test_where_trust_is_missing(tmp_path: Path) -> None:
+    """It is told under the name that the file has for it."""
+    listed = '[cluster.nodes]\nn1 = "10.0.0.1:7654"\nn2 = "10.0.0.2:7654"\nn3 = "10.0.0.3:7654"\n'
+    path = written(tmp_path, f'[node]\nid = "n1"\ndata = "d"\nhost = "::"\n{listed}')
+
+    (complaint,) = complaints(path)
+    assert complaint.startswith(f"{path}:1: node.trusted_network is false; it must be true, or tls be given")
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:

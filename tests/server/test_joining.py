@@ -21,6 +21,7 @@ from stepward.server.core.limits import Limits
 from stepward.server.empty_node import EmptyNode
 from stepward.server.logbook.identity import Identity, create_cluster, known_identity
 from stepward.server.node import AddressTaken, Node
+from stepward.server.peers.handshake import Introduction
 from stepward.server.peers.joining import cluster_to_join
 from stepward.v1 import cluster_service_pb2, job_service_pb2
 from tests.server import nodes
@@ -165,7 +166,7 @@ async def test_nothing_is_made_when_one_knows_a_cluster(three: Three) -> None:
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"cluster": ClusterConfig(limits=Limits(retention_ms=1_000))}, "n2 is configured otherwise than n1"),
+        ({"cluster": ClusterConfig(limits=Limits(retention_ms=1_000))}, "retention_ms is 1000 there and 6048"),
         ({"nodes": {"n1": "127.0.0.1:1", "n2": "127.0.0.1:2", "n4": "127.0.0.1:4"}}, "n2 is configured for n1, n2, n4"),
     ],
 )
@@ -262,7 +263,7 @@ async def test_a_node_whose_directory_was_lost_joins(three: Three, tmp_path: Pat
     await identities(tasks)
     shutil.rmtree(three.config("n3").data)
 
-    identity = cluster_to_join(three.config("n3"), answers(made.cluster_id, sequence=1), wall_ms=1_700_000_000_000)
+    identity = cluster_to_join(three.config("n3"), US, answers(made.cluster_id, sequence=1), wall_ms=1_700_000_000_000)
 
     assert identity == Identity(made.cluster_id, "n3", 1, IDS, 1_700_000_000_000)
 
@@ -272,6 +273,9 @@ def answers(cluster_id: str, **changes: Any) -> dict[str, pb.GetNodeResponse | s
     return {"n1": pb.GetNodeResponse(node_id="n1", **known), "n2": "n2 cannot be reached"}
 
 
+US = Introduction(
+    cluster_id="", node_id="n3", incarnation=0, members=frozenset(IDS), configuration_hash=b"", configuration=b""
+)
 CONFIG = NodeConfig(data=Path("d"), node_id="n3", nodes=dict.fromkeys(IDS, "a:1"))
 
 
@@ -283,11 +287,13 @@ CONFIG = NodeConfig(data=Path("d"), node_id="n3", nodes=dict.fromkeys(IDS, "a:1"
         ({**answers("c"), "n2": answers("d")["n1"]}, "the other nodes know different clusters: c, d"),
         (answers("c", sequence=0), "cluster c has not begun yet"),
         (answers("c", member_ids=("n1", "n2", "n4")), "cluster c consists of n1, n2, n4"),
+        (answers("c", configuration_hash=b"other"), "n1 is configured otherwise in what must be equal on all nodes"),
+        (answers("c", caller_refused="n3 runs already"), "n3 runs already"),
     ],
 )
 def test_what_is_not_joined(found: dict[str, pb.GetNodeResponse | str], reason: str) -> None:
     """A cluster that is only being made, one of other nodes, and none."""
-    text = cluster_to_join(CONFIG, found, wall_ms=9)
+    text = cluster_to_join(CONFIG, US, found, wall_ms=9)
 
     assert isinstance(text, str)
     assert reason in text
@@ -295,6 +301,6 @@ def test_what_is_not_joined(found: dict[str, pb.GetNodeResponse | str], reason: 
 
 def test_an_incarnation_is_higher_than_any_that_was_met() -> None:
     """Also when the wall clock has gone back."""
-    identity = cluster_to_join(CONFIG, answers("c", caller_incarnation=20, cluster_incarnation=3), wall_ms=9)
+    identity = cluster_to_join(CONFIG, US, answers("c", caller_incarnation=20, cluster_incarnation=3), wall_ms=9)
 
     assert identity == Identity("c", "n3", 3, IDS, 21)

@@ -133,14 +133,18 @@ def test_check_command_says_all_that_is_wrong(tmp_path: Path) -> None:
 def test_check_command_says_what_is_right(tmp_path: Path) -> None:
     """In a few words, so that a person sees whether it is what was meant."""
     file = tmp_path / "stepward.toml"
-    file.write_text('[node]\nid = "n2"\n[cluster.nodes]\nn1 = "a:1"\nn2 = "b:2"\nn3 = "c:3"\n')
+    file.write_text('[node]\nid = "n2"\n[cluster.nodes]\nn1 = "127.0.0.1:1"\nn2 = "127.0.0.1:9"\nn3 = "127.0.0.1:3"\n')
 
     ran = server("check", "--config", str(file), "--port", "9", STEPWARD_DATA=str(tmp_path / "d"))
+    (tmp_path / "letter.txt").write_text("dear")
+    taken = server("check", "--config", str(file), "--port", "9", STEPWARD_DATA=str(tmp_path))
 
     assert (ran.returncode, ran.stderr) == (0, "")
+    assert (taken.returncode, taken.stdout) == (1, "")
+    assert "'letter.txt'" in taken.stderr
     assert ran.stdout.splitlines() == [
         f"node n2 listens on 127.0.0.1:9, keeps its data in {tmp_path / 'd'}",
-        "its cluster has n1 at a:1, n3 at c:3; TLS is off",
+        "its cluster has n1 at 127.0.0.1:1, n3 at 127.0.0.1:3; TLS is off",
     ]
     assert not (tmp_path / "d").exists()
 
@@ -149,7 +153,8 @@ def test_run_refuses_a_directory_of_another_node(tmp_path: Path) -> None:
     """Told with both names, before anything is served."""
     create_cluster(tmp_path / "d", "n2", members=MEMBERS)
 
-    ran = server("run", "--data", str(tmp_path / "d"), STEPWARD_NODE_ID="n1", STEPWARD_NODES="n1=a:1,n2=b:2,n3=c:3")
+    listed = "n1=127.0.0.1:1,n2=127.0.0.1:2,n3=127.0.0.1:3"
+    ran = server("run", "--data", str(tmp_path / "d"), "--port", "1", STEPWARD_NODE_ID="n1", STEPWARD_NODES=listed)
 
     assert ran.returncode == 1
     assert "belongs to node n2, and this is configured as n1" in json.loads(ran.stderr.splitlines()[-1])["reason"]

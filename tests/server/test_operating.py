@@ -36,7 +36,16 @@ class Cluster:
     def config(self, node_id: str) -> NodeConfig:
         port = int(self.addresses[node_id].rpartition(":")[2])
         data = self._folder / node_id
-        return NodeConfig(data=data, node_id=node_id, nodes=self.addresses, port=port, http_port=None, stop_grace_ms=0)
+        # A node that is gone is given up as soon as may be.
+        return NodeConfig(
+            data=data,
+            node_id=node_id,
+            nodes=self.addresses,
+            port=port,
+            http_port=None,
+            stop_grace_ms=0,
+            peer_gone_ms=1_500,
+        )
 
     async def start(self, node_id: str) -> None:
         node = Node(ClusterConfig(), self.config(node_id))
@@ -125,8 +134,32 @@ async def test_leadership_stays_when_the_target_is_away(cluster: Cluster) -> Non
     refusal = await refused(cluster.transfer(leader, target))
 
     assert refusal.reason == "NODE_STATE"
-    assert leader in refusal.message or target in refusal.message
+    assert refusal.message == f"{target} is not reached by {leader}, which leads and goes on; start {target}"
     assert await cluster.leader() == leader
+
+
+@pytest.mark.parametrize("left", ["leader", "follower"])
+async def test_without_a_quorum_it_is_told_at_once(cluster: Cluster, left: str) -> None:
+    """Who is reached, and what to do; not only that the time is up."""
+    leader = await cluster.leader()
+    survivor = leader if left == "leader" else next(node_id for node_id in IDS if node_id != leader)
+    await eventually(lambda: knows(cluster, survivor))
+    gone = sorted(set(IDS) - {survivor})
+    await asyncio.gather(*(cluster.running.pop(node_id).stop() for node_id in gone))
+
+    async def is_told() -> bool:
+        refusal = await refused(cluster.transfer(survivor))
+        told.append(refusal.message)
+        # The streams end a moment after the nodes, and until then nobody knows that these are gone.
+        return refusal.reason == "NODE_STATE" and "quorum" in refusal.message
+
+    told: list[str] = []
+    await eventually(is_told)
+
+    assert told[-1] == (
+        f"there is no quorum: {survivor} reaches no other node, and 2 of 3 nodes must reach each other for one to "
+        f"lead; start {', '.join(gone)}, or mend the network between them"
+    )
 
 
 @pytest.mark.parametrize(

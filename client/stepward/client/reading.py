@@ -29,6 +29,7 @@ from stepward.client.values import (
     NodeState,
     NodeStatus,
     OperatorAnswer,
+    Refusal,
     Remainder,
     ShardStatus,
     Step,
@@ -297,6 +298,9 @@ def node_status(message: cluster_service_pb2.GetStatusResponse) -> NodeStatus:
         state=node_state(message.state),
         state_reason=message.state_reason,
         incarnation=message.incarnation,
+        refusals=tuple(
+            Refusal(one.node_id, one.refused_node_id, one.refused_host, one.reason) for one in message.refusals
+        ),
         message=message,
     )
 

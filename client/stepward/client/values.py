@@ -432,6 +432,19 @@ class NodeState(StrEnum):
     """Its rows and the log do not fit together: it has stopped, and keeps its files."""
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One node does not take another for one of the cluster."""
+
+    node_id: str
+    """The node that refuses."""
+    refused_node_id: str
+    """Who the other says that it is."""
+    refused_host: str
+    """From where that one calls. Empty: it is the node that told this."""
+    reason: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatus:
     """How the node that answered is, and what it knows of its shards."""
@@ -449,6 +462,8 @@ class NodeStatus:
     """Why it takes part only partly, for a person."""
     incarnation: int = 0
     """How often it has begun with an empty directory."""
+    refusals: tuple[Refusal, ...] = ()
+    """Nodes that do not take this one for one of the cluster, and those that it has not taken a moment ago."""
     message: cluster_service_pb2.GetStatusResponse = field(
         default_factory=cluster_service_pb2.GetStatusResponse, repr=False, compare=False
     )

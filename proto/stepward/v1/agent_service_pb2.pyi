@@ -299,6 +299,7 @@ class Welcome(_message.Message):
     KILL_GRACE_FIELD_NUMBER: _builtins.int
     PAYLOAD_BYTES_MAX_FIELD_NUMBER: _builtins.int
     NODE_ID_FIELD_NUMBER: _builtins.int
+    NODE_ADDRESSES_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """The session, as said in the hello."""
     generation: _builtins.int
@@ -319,6 +320,12 @@ class Welcome(_message.Message):
     def kill_grace(self) -> _duration_pb2.Duration:
         """How long a process that does not stop when its lease has ended may go on before it must be killed."""
 
+    @_builtins.property
+    def node_addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Where all nodes of the cluster are reached, as this one is configured: an agent that was told of one node only goes
+        to another when that one is lost. Empty: there is no other.
+        """
+
     def __init__(
         self,
         *,
@@ -329,10 +336,11 @@ class Welcome(_message.Message):
         kill_grace: _duration_pb2.Duration | None = ...,
         payload_bytes_max: _builtins.int = ...,
         node_id: _builtins.str = ...,
+        node_addresses: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["heartbeat_interval", b"heartbeat_interval", "kill_grace", b"kill_grace", "ttl", b"ttl"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "heartbeat_interval", b"heartbeat_interval", "kill_grace", b"kill_grace", "node_id", b"node_id", "payload_bytes_max", b"payload_bytes_max", "session_id", b"session_id", "ttl", b"ttl"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "heartbeat_interval", b"heartbeat_interval", "kill_grace", b"kill_grace", "node_addresses", b"node_addresses", "node_id", b"node_id", "payload_bytes_max", b"payload_bytes_max", "session_id", b"session_id", "ttl", b"ttl"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

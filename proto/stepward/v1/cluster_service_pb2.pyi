@@ -87,6 +87,7 @@ class GetStatusResponse(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     STATE_REASON_FIELD_NUMBER: _builtins.int
+    REFUSALS_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     """Drawn when the cluster was made."""
     node_id: _builtins.str
@@ -113,6 +114,10 @@ class GetStatusResponse(_message.Message):
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___Member]:
         """The nodes of the cluster, with this one."""
 
+    @_builtins.property
+    def refusals(self) -> _containers.RepeatedCompositeFieldContainer[Global___Refusal]:
+        """Nodes that do not take this one for one of the cluster, and those that this one has not taken within the last 10 s."""
+
     def __init__(
         self,
         *,
@@ -126,14 +131,49 @@ class GetStatusResponse(_message.Message):
         state: Global___NodeState.ValueType = ...,
         incarnation: _builtins.int = ...,
         state_reason: _builtins.str = ...,
+        refusals: _abc.Iterable[Global___Refusal] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["started_at", b"started_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "incarnation", b"incarnation", "members", b"members", "node_id", b"node_id", "pid", b"pid", "shards", b"shards", "started_at", b"started_at", "state", b"state", "state_reason", b"state_reason", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "incarnation", b"incarnation", "members", b"members", "node_id", b"node_id", "pid", b"pid", "refusals", b"refusals", "shards", b"shards", "started_at", b"started_at", "state", b"state", "state_reason", b"state_reason", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetStatusResponse: _TypeAlias = GetStatusResponse  # noqa: Y015
+
+@_typing.final
+class Refusal(_message.Message):
+    """One node does not take another for one of the cluster."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    REFUSED_NODE_ID_FIELD_NUMBER: _builtins.int
+    REFUSED_HOST_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    """The node that refuses."""
+    refused_node_id: _builtins.str
+    """Who the other says that it is."""
+    refused_host: _builtins.str
+    """The host from which that one calls, where it is not the node that answers."""
+    reason: _builtins.str
+    """Why, for a person."""
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        refused_node_id: _builtins.str = ...,
+        refused_host: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "reason", b"reason", "refused_host", b"refused_host", "refused_node_id", b"refused_node_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Refusal: _TypeAlias = Refusal  # noqa: Y015
 
 @_typing.final
 class Member(_message.Message):

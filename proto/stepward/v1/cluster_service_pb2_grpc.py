@@ -79,7 +79,8 @@ class ClusterServiceServicer(object):
 
     def TransferLeader(self, request, context):
         """Called by an operator, on any node: hands leadership to another node without an election. May be repeated. Fails
-        with NODE_STATE when the target cannot lead, NO_LEADER when nobody leads.
+        with NODE_STATE when the target cannot lead, or too few nodes are in contact for anybody to; NO_LEADER when nobody
+        leads.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -42,7 +42,8 @@ class ClusterServiceStub:
     """
     TransferLeader: _grpc.UnaryUnaryMultiCallable[_cluster_service_pb2.TransferLeaderRequest, _cluster_service_pb2.TransferLeaderResponse]
     """Called by an operator, on any node: hands leadership to another node without an election. May be repeated. Fails
-    with NODE_STATE when the target cannot lead, NO_LEADER when nobody leads.
+    with NODE_STATE when the target cannot lead, or too few nodes are in contact for anybody to; NO_LEADER when nobody
+    leads.
     """
     RecoverNode: _grpc.UnaryUnaryMultiCallable[_cluster_service_pb2.RecoverNodeRequest, _cluster_service_pb2.RecoverNodeResponse]
     """Called by an operator, on a node whose directory was lost while another node is gone for good: lets it take part
@@ -64,7 +65,8 @@ class ClusterServiceAsyncStub(ClusterServiceStub):
     """
     TransferLeader: _aio.UnaryUnaryMultiCallable[_cluster_service_pb2.TransferLeaderRequest, _cluster_service_pb2.TransferLeaderResponse]  # type: ignore[assignment]
     """Called by an operator, on any node: hands leadership to another node without an election. May be repeated. Fails
-    with NODE_STATE when the target cannot lead, NO_LEADER when nobody leads.
+    with NODE_STATE when the target cannot lead, or too few nodes are in contact for anybody to; NO_LEADER when nobody
+    leads.
     """
     RecoverNode: _aio.UnaryUnaryMultiCallable[_cluster_service_pb2.RecoverNodeRequest, _cluster_service_pb2.RecoverNodeResponse]  # type: ignore[assignment]
     """Called by an operator, on a node whose directory was lost while another node is gone for good: lets it take part
@@ -101,7 +103,8 @@ class ClusterServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_cluster_service_pb2.TransferLeaderResponse, _abc.Awaitable[_cluster_service_pb2.TransferLeaderResponse]]:
         """Called by an operator, on any node: hands leadership to another node without an election. May be repeated. Fails
-        with NODE_STATE when the target cannot lead, NO_LEADER when nobody leads.
+        with NODE_STATE when the target cannot lead, or too few nodes are in contact for anybody to; NO_LEADER when nobody
+        leads.
         """
 
     @_abc_1.abstractmethod

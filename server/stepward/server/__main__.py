@@ -45,8 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _check(options: argparse.Namespace) -> int:
     """Say what is wrong with a configuration, one line each, or what it says."""
     from stepward.server import arguments, config_file
+    from stepward.server.logbook.identity import refuse_strangers
     from stepward.server.peers import tls
-    from stepward.server.peers.tls import TlsUnusable
+    from stepward.server.store.errors import ServerError
 
     try:
         found = config_file.read(options.config, arguments.overrides(options, os.environ))
@@ -54,12 +55,13 @@ def _check(options: argparse.Namespace) -> int:
         sys.stderr.writelines(f"{problem.line}\n" for problem in invalid.problems)
         return EXIT_CANNOT_START
     node = found.node
-    if node.tls is not None:
-        try:
+    try:
+        if node.tls is not None:
             tls.check(node.tls, node.node_id)
-        except TlsUnusable as unusable:
-            sys.stderr.write(f"{unusable}\n")
-            return EXIT_CANNOT_START
+        refuse_strangers(node.data)
+    except ServerError as error:
+        sys.stderr.write(f"{error}\n")
+        return EXIT_CANNOT_START
     others = ", ".join(f"{node_id} at {address}" for node_id, address in sorted(node.peers.items())) or "no others"
     sys.stdout.write(f"node {node.node_id} listens on {node.host}:{node.port}, keeps its data in {node.data}\n")
     sys.stdout.write(f"its cluster has {others}; TLS is {'on' if node.tls else 'off'}\n")

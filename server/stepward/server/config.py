@@ -7,27 +7,29 @@ line and the environment.
 from __future__ import annotations
 
 import hashlib
-import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
+from stepward.server import placement
 from stepward.server.core.limits import Limits
 from stepward.server.logbook.outbox import ReplicaLimits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
 DEFAULT_PORT = 7654
 # What a node of a cluster of one is called that was not told.
 DEFAULT_NODE_ID = "n1"
-# An odd number: one more node that must agree, and no more that may be gone, is all that an even one brings.
-NODES_MAX = 7
+# What another node may say of its configuration, and how much of that is told to a person.
+CONFIGURATION_BYTES_MAX: Final = 1 << 16
+DIFFERENCES_MAX: Final = 8
+_TOLD_CHARS_MAX: Final = 64
 # One frame between nodes: some entries of the log, of which the largest holds one batch at its bound.
 FRAME_BYTES_MAX = 4 * ReplicaLimits().batch_bytes_max
-NODE_ID = re.compile(r"[a-z0-9-]{1,32}")
 
 
 class ConfigError(Exception):
@@ -48,7 +50,11 @@ class ClusterConfig(Struct, frozen=True):
 
     def fingerprint(self) -> bytes:
         """The same on two nodes if and only if all of it is equal; they compare it when they meet."""
-        return hashlib.sha256(msgspec.msgpack.encode(self, order="deterministic")).digest()
+        return hashlib.sha256(self.encoded()).digest()
+
+    def encoded(self) -> bytes:
+        """All of it, as another node is told."""
+        return msgspec.msgpack.encode(self, order="deterministic")
 
     @property
     def message_bytes_max(self) -> int:
@@ -57,6 +63,43 @@ class ClusterConfig(Struct, frozen=True):
         Sixteen payloads, and never below gRPC's own 4 MiB, which clients in other languages send without being told.
         """
         return max(4 * 1024 * 1024, 16 * self.limits.payload_bytes_max)
+
+
+class Difference(NamedTuple):
+    """A field that two nodes are configured differently in, with both values as they are told to a person."""
+
+    field: str
+    ours: str
+    theirs: str
+
+
+def differences(ours: bytes, theirs: bytes) -> list[Difference]:
+    """Where two encoded configurations differ, as far as it is told; none when one cannot be read."""
+    if max(len(ours), len(theirs)) > CONFIGURATION_BYTES_MAX:
+        return []
+    try:
+        mine, other = _fields_of(ours), _fields_of(theirs)
+    except msgspec.DecodeError:
+        # It comes from a node that is refused in any case; that it cannot be read is no news then.
+        return []
+    found = [
+        Difference(name[:_TOLD_CHARS_MAX], _told(mine, name), _told(other, name))
+        for name in sorted(mine.keys() | other.keys())
+        if mine.get(name) != other.get(name)
+    ]
+    return found[:DIFFERENCES_MAX]
+
+
+_Value: TypeAlias = int | float | str | None
+_decode_configuration: Final = msgspec.msgpack.Decoder(dict[str, dict[str, _Value]]).decode
+
+
+def _fields_of(encoded: bytes) -> dict[str, _Value]:
+    return {name: value for fields in _decode_configuration(encoded).values() for name, value in fields.items()}
+
+
+def _told(fields: Mapping[str, _Value], name: str) -> str:
+    return str(fields[name])[:_TOLD_CHARS_MAX] if name in fields else "unknown"
 
 
 class TlsFiles(Struct, frozen=True, kw_only=True):
@@ -101,6 +144,9 @@ class NodeConfig(Struct, frozen=True, kw_only=True):
     peer_beat_ms: int = 250
     # After so long without a word the connection to another node is taken for half-open, and made anew.
     peer_silence_ms_max: int = 1_500
+    # After so long without a word another node is gone, and one with an empty directory may come under its id. Longer
+    # than a restart takes, so that one that is started by mistake meanwhile does not take its place.
+    peer_gone_ms: int = 5_000
     # How long another node that speaks may leave what was sent unread.
     peer_stalled_ms_max: int = 5_000
     # What may wait for one other node; beyond it the stream is closed, and the logbook begins anew on the next one.
@@ -201,6 +247,7 @@ NODE_BOUNDS = (
     Bound("peer_backoff_ms_max", 1, 60_000),
     Bound("peer_beat_ms", 10, 10_000),
     Bound("peer_silence_ms_max", 100, 60_000),
+    Bound("peer_gone_ms", 100, 600_000),
     Bound("peer_stalled_ms_max", 100, 60_000),
     Bound("peer_frames_waiting_max", 1, 1_000_000),
     Bound("peer_bytes_waiting_max", 1, 1 << 33),
@@ -254,12 +301,12 @@ def problems(cluster: ClusterConfig, node: NodeConfig) -> Iterator[ConfigError]:
     wrong = [
         *_out_of_bounds(cluster.limits, (SESSION_TTL_BOUND, RETENTION_BOUND)),
         *_out_of_bounds(node, NODE_BOUNDS),
-        *_nodes_problems(node),
+        *(ConfigError(*fault) for fault in placement.faults(node)),
         *_tls_problems(node),
     ]
     yield from wrong
     blamed = {problem.field for problem in wrong}
-    for problem in _relations(cluster, node):
+    for problem in (*_relations(cluster, node), *(ConfigError(*fault) for fault in placement.mismatches(node))):
         if problem.field not in blamed:
             yield problem
 
@@ -269,40 +316,6 @@ def _out_of_bounds(holder: object, bounds: tuple[Bound, ...]) -> Iterator[Config
         value = getattr(holder, bound.field)
         if value is not None and not bound.least <= value <= bound.most:
             yield ConfigError(bound.field, value, f"it must be between {bound.least} and {bound.most}")
-
-
-def _nodes_problems(node: NodeConfig) -> Iterator[ConfigError]:
-    """What is wrong with who the nodes are and where."""
-    id_rule = "it must be 1 to 32 of a to z, 0 to 9 and -"
-    if NODE_ID.fullmatch(node.node_id) is None:
-        yield ConfigError("node_id", repr(node.node_id), id_rule)
-    if node.advertise and not is_address(node.advertise):
-        yield ConfigError("advertise", repr(node.advertise), ADDRESS_RULE)
-    if not node.nodes:
-        return
-    if node.node_id not in node.nodes:
-        yield ConfigError("node_id", repr(node.node_id), f"it must be one of nodes: {', '.join(sorted(node.nodes))}")
-    if len(node.nodes) > NODES_MAX or len(node.nodes) == 2:
-        rule = f"it must be 1 or between 3 and {NODES_MAX}; of two nodes none may ever be gone"
-        yield ConfigError("nodes", len(node.nodes), rule)
-    seen: dict[str, str] = {}
-    for node_id, address in node.nodes.items():
-        if NODE_ID.fullmatch(node_id) is None:
-            yield ConfigError(f"nodes.{node_id}", repr(node_id), id_rule)
-        if not is_address(address):
-            yield ConfigError(f"nodes.{node_id}", repr(address), ADDRESS_RULE)
-        elif address in seen:
-            yield ConfigError(f"nodes.{node_id}", address, f"it must be another than that of {seen[address]}")
-        seen.setdefault(address, node_id)
-
-
-ADDRESS_RULE = "it must be HOST:PORT with a port between 1 and 65535"
-
-
-def is_address(text: str) -> bool:
-    """Whether a node can be reached by it: a name or a number, and a port. IPv6 stands in brackets."""
-    found = re.fullmatch(r"(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})", text)
-    return found is not None and 1 <= int(found[1]) <= 65_535
 
 
 def _tls_problems(node: NodeConfig) -> Iterator[ConfigError]:
@@ -339,6 +352,7 @@ def _relations(cluster: ClusterConfig, node: NodeConfig) -> Iterator[ConfigError
         ),
         ("submission_bytes_waiting_max", largest, "twice the largest call, or one may never get in"),
         ("peer_silence_ms_max", 4 * node.peer_beat_ms, "four times peer_beat_ms, or a late beat looks like an end"),
+        ("peer_gone_ms", node.peer_silence_ms_max, "peer_silence_ms_max, or a node that is only slow counts as gone"),
         ("peer_bytes_waiting_max", 2 * FRAME_BYTES_MAX, "twice the largest frame, or one may never get through"),
         ("submissions_waiting_max", 2 * limits.submissions_max, "twice submissions_max, or one call may never get in"),
     ):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stepward.server import config
+from stepward.server.addresses import ADDRESS_RULE
 from stepward.server.config import ClusterConfig, NodeConfig, TlsFiles
 from stepward.server.core.limits import Limits
 
@@ -42,6 +43,9 @@ _HTTP_ENABLED: Final = ("http", "enabled")
 _TRUSTED: Final = ("node", "trusted_network")
 _FLAGS: Final[dict[Key, str]] = {_HTTP_ENABLED: "http_port", _TRUSTED: "trusted_network"}
 _DATA: Final = ("node", "data")
+_ID: Final = ("node", "id")
+# What is compared with the entry of the node itself.
+_OF_THE_ID: Final = frozenset({"node_id", "port", "host"})
 _NODES: Final = ("cluster", "nodes")
 _TLS: Final[dict[Key, str]] = {("tls", name): name for name in TlsFiles.__struct_fields__}
 # Everything else of a node that has a bound.
@@ -133,6 +137,9 @@ class _Reading:
 
     def configuration(self) -> Configuration | None:
         """What all values give; None when they give nothing that could be checked as a whole."""
+        if self.problems:
+            # Nothing was read, so whatever else could be said would be said of nothing.
+            return None
         self._refuse_unknown()
         node: dict[str, Any] = {}
         limits: dict[str, int] = {}
@@ -151,10 +158,18 @@ class _Reading:
                 self._add(_DATA, "is missing; name the folder that holds what must not be lost")
             return None
         configuration = Configuration(ClusterConfig(limits=Limits(**limits)), NodeConfig(data=data, **node))
+        nameless = self._is_nameless(configuration.node)
+        if nameless:
+            nodes = ", ".join(sorted(configuration.node.nodes))
+            self._add(_ID, f"is missing; with several nodes it must say which of them this one is: {nodes}")
         for problem in config.problems(*configuration):
-            key = _key_of(problem.field)
-            self._add(key, f"is {problem.value}; {problem.rule}")
+            # What follows from an id that nobody gave is no news.
+            if not (nameless and problem.field in _OF_THE_ID):
+                self._add(_key_of(problem.field), f"is {problem.value}; {problem.rule}")
         return configuration
+
+    def _is_nameless(self, node: NodeConfig) -> bool:
+        return len(node.nodes) > 1 and _ID not in self._values and _ID not in self._overrides
 
     @staticmethod
     def _take(fields: dict[str, Any], field: str, value: Any) -> None:
@@ -272,7 +287,7 @@ class _Reading:
             return None
         wrong = {node_id: address for node_id, address in value.items() if not isinstance(address, str)}
         for node_id, address in wrong.items():
-            self._add((*_NODES, node_id), f"is {address!r}; {config.ADDRESS_RULE}")
+            self._add((*_NODES, node_id), f"is {address!r}; {ADDRESS_RULE}")
         return {node_id: address for node_id, address in value.items() if node_id not in wrong}
 
     def _nodes_of_text(self, text: str) -> dict[str, str] | None:
@@ -315,7 +330,7 @@ def _fields() -> Iterator[tuple[str, Key]]:
         yield f"tls.{field}", key
 
 
-_KEYS_OF_FIELDS: Final = {"data": _DATA, "nodes": _NODES, **dict(_fields())}
+_KEYS_OF_FIELDS: Final = {"data": _DATA, "nodes": _NODES, "trusted_network": _TRUSTED, **dict(_fields())}
 
 
 def _key_of(field: str) -> Key:

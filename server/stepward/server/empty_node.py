@@ -58,10 +58,12 @@ class EmptyNode:
         self._member: asyncio.Future[Identity] = asyncio.get_running_loop().create_future()
         self._channels = PeerChannels(config.nodes, config)
         self._asking = Asking(config, self._channels.to)
+        us = _introduction(cluster, config)
+        doorkeeper = Doorkeeper(us, config, clock=self._clock)
         self._applicant = joining.Applicant(
-            config, doorkeeper=_doorkeeper(cluster, config), start_id=secrets.token_bytes(16), member=self._member
+            config, doorkeeper=doorkeeper, start_id=secrets.token_bytes(16), member=self._member
         )
-        self._founder = Founder(config, self._asking, fingerprint=cluster.fingerprint())
+        self._founder = Founder(config, self._asking, us)
         self._founding = asyncio.Lock()
         self._reason = ""
         self._server = self._make_server(cluster)
@@ -190,15 +192,15 @@ class EmptyNode:
         raise no_cluster(self._config.node_id)
 
 
-def _doorkeeper(cluster: ClusterConfig, config: NodeConfig) -> Doorkeeper:
-    us = Introduction(
+def _introduction(cluster: ClusterConfig, config: NodeConfig) -> Introduction:
+    return Introduction(
         cluster_id="",
         node_id=config.node_id,
         incarnation=0,
         members=frozenset(config.nodes),
         configuration_hash=cluster.fingerprint(),
+        configuration=cluster.encoded(),
     )
-    return Doorkeeper(us, has_tls=config.tls is not None, trusted_network=config.trusted_network)
 
 
 def no_cluster(node_id: str) -> Refused:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from stepward.server import config
 from stepward.server.logbook.identity import create_cluster, known_identity
+from stepward.server.placement import NODE_ID
 from stepward.server.store.errors import ServerError
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def found_directories(folder: Path, node_ids: Sequence[str]) -> str:
         FoundingUnfinished: The directories know different clusters, or too few of them know theirs.
         ServerError: What stands in the way of a directory.
     """
-    wrong = [node_id for node_id in node_ids if config.NODE_ID.fullmatch(node_id) is None]
+    wrong = [node_id for node_id in node_ids if NODE_ID.fullmatch(node_id) is None]
     if wrong or len(set(node_ids)) < len(node_ids):
         msg = f"{','.join(node_ids)} are no ids of nodes: 1 to 32 of a to z, 0 to 9 and - each, and all different"
         raise ValueError(msg)

@@ -16,6 +16,7 @@ from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]  
 
 from stepward.internal.v1 import peer_service_pb2
 from stepward.server import observe
+from stepward.server.addresses import bracketed
 from stepward.server.admission import Admission
 from stepward.server.agent_calls import AgentCalls
 from stepward.server.api.agents import AgentService
@@ -106,7 +107,8 @@ def listen(server: grpc.aio.Server, config: NodeConfig) -> str:
     Raises:
         AddressTaken: It cannot.
     """
-    wanted = f"{config.host}:{config.port}"
+    host = bracketed(config.host)
+    wanted = f"{host}:{config.port}"
     try:
         if config.tls is None:
             port = server.add_insecure_port(wanted)
@@ -114,7 +116,7 @@ def listen(server: grpc.aio.Server, config: NodeConfig) -> str:
             port = server.add_secure_port(wanted, tls.server_credentials(config.tls))
     except RuntimeError as error:
         raise AddressTaken(wanted) from error
-    return f"{config.host}:{port}"
+    return f"{host}:{port}"
 
 
 class Node:
@@ -438,7 +440,10 @@ class Node:
                 vitals=self._vitals,
                 started_wall_ms=self._clock.wall_ms(),
                 addresses=self._addresses,
-                operating=Operating(self.identity, self._shard, self._peering.channels, limits=limits),
+                refusals=self._peering.refusals,
+                operating=Operating(
+                    self.identity, self._shard, self._peering.channels, reached=self._peering.reached, limits=limits
+                ),
             ),
             "PeerService": PeerService(
                 replicating=self._peering.replicating,

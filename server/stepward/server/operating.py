@@ -13,15 +13,16 @@ from stepward.server.peers.passing import Unreached, pass_on
 from stepward.v1 import cluster_service_pb2, cluster_service_pb2_grpc
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from stepward.server.core.limits import Limits
     from stepward.server.logbook.identity import Identity
     from stepward.server.peers.channels import PeerChannels
     from stepward.server.shard import Shard
 
-# How long the node that leads may take, to which a call was passed on.
-PASSED_ON_S_MAX: Final = 10.0
+# How long the node that leads may take, to which a call was passed on: a transfer ends within 4 s, and whoever asks
+# waits 10 s, of which some must be left to tell him.
+PASSED_ON_S_MAX: Final = 6.0
 # In the metadata of such a call, so that it is passed on once.
 PASSED_ON: Final = "stepward-passed-on"
 
@@ -31,10 +32,20 @@ _log = observe.logger("operating")
 class Operating:
     """Acts on this node's replica, or asks the node that leads."""
 
-    def __init__(self, identity: Identity, shard: Shard, channels: PeerChannels, *, limits: Limits) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        shard: Shard,
+        channels: PeerChannels,
+        *,
+        reached: Callable[[], Sequence[str]],
+        limits: Limits,
+    ) -> None:
+        """`reached`: the other nodes to which a stream stands."""
         self._identity = identity
         self._shard = shard
         self._channels = channels
+        self._reached = reached
         self._limits = limits
 
     async def transfer(self, target_id: str, *, passed_on: bool) -> Transferred:
@@ -50,6 +61,10 @@ class Operating:
             return Transferred(target_id, self._shard.standing.term)
         if not self._identity.peers:
             raise refuse(Reason.NODE_STATE, f"{self._identity.node_id} is the only node, and leads")
+        if self._shard.leads:
+            # Told at once: it would be found out after the time that a transfer may take, by everybody waiting.
+            self._require_quorum()
+            self._require_reached(target_id)
         answer = await self._shard.ask(partial(Transfer, target_id=target_id))
         if isinstance(answer, Transferred):
             return self._handed_on(answer, target_id)
@@ -65,9 +80,39 @@ class Operating:
             raise refuse(Reason.NODE_STATE, text, node_id=outcome.leader_id)
         return outcome
 
+    def _require_quorum(self) -> None:
+        """See that somebody can lead.
+
+        Raises:
+            Refused: NODE_STATE.
+        """
+        us, members, reached = self._identity.node_id, self._identity.members, self._reached()
+        needed = len(members) // 2 + 1
+        if len(reached) + 1 >= needed:
+            return
+        away = ", ".join(sorted(set(self._identity.peers) - set(reached)))
+        text = (
+            f"there is no quorum: {us} reaches {', '.join(reached) or 'no other node'}, and {needed} of "
+            f"{len(members)} nodes must reach each other for one to lead; start {away}, or mend the network between "
+            "them"
+        )
+        raise refuse(Reason.NODE_STATE, text, node_id=us)
+
+    def _require_reached(self, target_id: str) -> None:
+        """See that the leader, which is this node, can hand anything to the target.
+
+        Raises:
+            Refused: NODE_STATE.
+        """
+        if target_id and target_id not in self._reached():
+            text = f"{target_id} is not reached by {self._identity.node_id}, which leads and goes on; start {target_id}"
+            raise refuse(Reason.NODE_STATE, text, node_id=target_id)
+
     async def _ask_leader(self, leader_id: str, target_id: str) -> Transferred:
-        if not leader_id:
-            rejection = Rejection(Reason.NO_LEADER, "this node knows no leader; ask again", retry_after_ms=200)
+        if leader_id not in self._reached():
+            self._require_quorum()
+            who = f"{leader_id}, which led, is not reached any more" if leader_id else "this node knows no leader"
+            rejection = Rejection(Reason.NO_LEADER, f"{who}; an election takes about a second", retry_after_ms=200)
             raise Refused(rejection)
         if leader_id == target_id:
             return Transferred(leader_id, self._shard.standing.term)

@@ -15,6 +15,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from stepward.server import observe
+from stepward.server.addresses import bracketed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -138,12 +139,11 @@ class Probes:
         """
         try:
             self._listener = _Listener(
-                (host, port), metrics=metrics, verdicts={"/healthz": unhealthy, "/readyz": unready}
+                (host.strip("[]"), port), metrics=metrics, verdicts={"/healthz": unhealthy, "/readyz": unready}
             )
         except OSError as error:
             raise ProbesAddressTaken(host, port, error) from error
-        shown = f"[{host}]" if ":" in host else host
-        self.address = f"{shown}:{self._listener.server_address[1]}"
+        self.address = f"{bracketed(host)}:{self._listener.server_address[1]}"
         self._thread = threading.Thread(
             target=self._listener.serve_forever, kwargs={"poll_interval": _POLL_S}, name="probes", daemon=True
         )

@@ -59,7 +59,9 @@ def transfer_leader(session: Session, node_id: str) -> ExitCode:
         began = time.monotonic()
         leads = client.transfer_leader(node_id)
         took_s = time.monotonic() - began
-    if session.as_table:
+    if session.as_table and node_id and before == {leads.node_id}:
+        note(f"{node_id} leads already, in term {leads.term}; nothing was changed")
+    elif session.as_table:
         led = ", ".join(sorted(before - {""})) or "nobody"
         note(f"{leads.node_id} leads now, in term {leads.term}; before it was {led}. This took {took_s * 1000:.0f} ms")
     else:

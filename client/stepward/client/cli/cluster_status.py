@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stepward.client.cli import cluster_advice
 from stepward.client.cli.exits import ExitCode
 from stepward.client.cli.session import Output, Session, ago, note, print_table, with_session
 from stepward.client.errors import StepwardError
@@ -73,6 +74,8 @@ def status(session: Session) -> ExitCode:
         _print_forms(session, found)
     for trouble in troubles:
         note(f"trouble: {trouble}")
+    for step in cluster_advice.advise(found, session.again()):
+        note(f"to do: {step}")
     if not any(node.status for node in found):
         return ExitCode.UNAVAILABLE
     return ExitCode.ERROR if troubles else ExitCode.OK
@@ -118,6 +121,7 @@ def judge(found: Sequence[Found], now: datetime) -> Iterator[str]:
             yield f"{node.name} does not answer: {node.error}"
         else:
             yield from _node_troubles(node.status)
+    yield from cluster_advice.refusals(statuses)
     clusters = sorted({status.cluster_id for status in statuses if status.cluster_id})
     if len(clusters) > 1:
         yield f"the nodes belong to different clusters: {', '.join(clusters)}"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stepward.client.cli.dev_cluster import HOST, DevCluster, addresses_from
+from stepward.client.cli.dev_cluster import HOST, PORT_STEP, DevCluster, addresses_from
 from stepward.client.cli.dev_server import DevServer, DevServerError, check_installed
 from stepward.client.cli.exits import ExitCode
 from stepward.client.cli.inputs import read_duration
@@ -64,7 +64,7 @@ def _read_nodes(_ctx: click.Context, _param: click.Parameter, count: int) -> int
     type=click.IntRange(0, 65_535),
     default=DEFAULT_PORT,
     show_default=True,
-    help="0: any free one. Of several nodes each has the next but nine.",
+    help=f"0: any free one. Of several nodes each listens {PORT_STEP} ports above the one before.",
 )
 @click.option(
     "--ttl",

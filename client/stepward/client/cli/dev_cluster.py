@@ -97,7 +97,10 @@ class DevCluster:
         host, _, port = self._addresses[name].rpartition(":")
         nodes = ",".join(f"{one}={address}" for one, address in self._addresses.items())
         where = ("--data", str(self._folder / name), "--node-id", name, "--nodes", nodes, "--host", host)
-        server = DevServer(["run", *where, "--port", port, *self._options], name=name, verbose=self._verbose)
+        # Where its pages were, they stay: somebody looks at them there.
+        _, _, http_port = self.ready.get(name, {}).get("http", "").rpartition(":")
+        pages = ("--http-port", http_port) if http_port else ()
+        server = DevServer(["run", *where, "--port", port, *pages, *self._options], name=name, verbose=self._verbose)
         self._servers[name] = server
         return server
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'stepward/internal/v1/peer_service.proto\x12\x14stepward.internal.v1\"\x9f\x01\n\x05Hello\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x12\n\nto_node_id\x18\x03 \x01(\t\x12\x13\n\x0bincarnation\x18\x04 \x01(\x04\x12\x12\n\nconnection\x18\x05 \x01(\x04\x12\x18\n\x10protocol_version\x18\x06 \x01(\r\x12\x1a\n\x12\x63onfiguration_hash\x18\x07 \x01(\x0c\"/\n\x07Welcome\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\"b\n\x10ReplicateRequest\x12*\n\x05hello\x18\x01 \x01(\x0b\x32\x1b.stepward.internal.v1.Hello\x12\x0e\n\x06\x66rames\x18\x02 \x03(\x0c\x12\x12\n\nunfinished\x18\x03 \x01(\x08\"C\n\x11ReplicateResponse\x12.\n\x07welcome\x18\x01 \x01(\x0b\x32\x1d.stepward.internal.v1.Welcome\"\xa9\x01\n\x0e\x46orwardRequest\x12*\n\x05hello\x18\x01 \x01(\x0b\x32\x1b.stepward.internal.v1.Hello\x12\x38\n\x08\x63ommands\x18\x02 \x03(\x0b\x32&.stepward.internal.v1.ForwardedCommand\x12\x31\n\x05reads\x18\x03 \x03(\x0b\x32\".stepward.internal.v1.ReadQuestion\"m\n\x10\x46orwardedCommand\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0f\n\x07\x63ommand\x18\x02 \x01(\x0c\x12\x0e\n\x06urgent\x18\x03 \x01(\x08\x12\r\n\x05share\x18\x04 \x01(\t\x12\x0c\n\x04hops\x18\x05 \x01(\r\x12\x0f\n\x07wait_ms\x18\x06 \x01(\r\"\x1a\n\x0cReadQuestion\x12\n\n\x02id\x18\x01 \x01(\x04\"\xaa\x01\n\x0f\x46orwardResponse\x12.\n\x07welcome\x18\x01 \x01(\x0b\x32\x1d.stepward.internal.v1.Welcome\x12\x36\n\x07\x61nswers\x18\x02 \x03(\x0b\x32%.stepward.internal.v1.ForwardedAnswer\x12/\n\x05reads\x18\x03 \x03(\x0b\x32 .stepward.internal.v1.ReadAnswer\"?\n\x0f\x46orwardedAnswer\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0e\n\x06\x61nswer\x18\x02 \x01(\x0c\x12\x10\n\x08sequence\x18\x03 \x01(\x04\"=\n\nReadAnswer\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x11\n\trejection\x18\x03 \x01(\x0c\"N\n\x11\x45xportRowsRequest\x12*\n\x05hello\x18\x01 \x01(\x0b\x32\x1b.stepward.internal.v1.Hello\x12\r\n\x05shard\x18\x02 \x01(\r\"\xb3\x01\n\x12\x45xportRowsResponse\x12\x30\n\x04head\x18\x01 \x01(\x0b\x32 .stepward.internal.v1.ExportHeadH\x00\x12\x32\n\x05\x63hunk\x18\x02 \x01(\x0b\x32!.stepward.internal.v1.ExportChunkH\x00\x12.\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x1f.stepward.internal.v1.ExportEndH\x00\x42\x07\n\x05piece\"i\n\nExportHead\x12\x0c\n\x04head\x18\x01 \x01(\x0c\x12\x15\n\rapplied_index\x18\x02 \x01(\x04\x12\x14\n\x0c\x61pplied_term\x18\x03 \x01(\x04\x12\x0c\n\x04rows\x18\x04 \x01(\x04\x12\x12\n\nsize_bytes\x18\x05 \x01(\x04\"-\n\x0b\x45xportChunk\x12\x0c\n\x04rows\x18\x01 \x01(\x0c\x12\x10\n\x08\x63hecksum\x18\x02 \x01(\r\"\'\n\tExportEnd\x12\x0c\n\x04rows\x18\x01 \x01(\x04\x12\x0c\n\x04hash\x18\x02 \x01(\x0c\"5\n\x0eGetNodeRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\"\xe6\x01\n\x0fGetNodeResponse\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x12\n\ncluster_id\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12\x10\n\x08start_id\x18\x04 \x01(\x0c\x12\x10\n\x08sequence\x18\x05 \x01(\x04\x12\x0c\n\x04hash\x18\x06 \x01(\x0c\x12\x1a\n\x12\x63onfiguration_hash\x18\x07 \x01(\x0c\x12\x12\n\nmember_ids\x18\x08 \x03(\t\x12\x1b\n\x13\x63luster_incarnation\x18\t \x01(\x04\x12\x1a\n\x12\x63\x61ller_incarnation\x18\n \x01(\x04\"`\n\x13\x46oundClusterRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x12\n\nmember_ids\x18\x02 \x03(\t\x12\x10\n\x08start_id\x18\x03 \x01(\x0c\x12\x0f\n\x07wall_ms\x18\x04 \x01(\x03\"\x16\n\x14\x46oundClusterResponse2\xed\x03\n\x0bPeerService\x12`\n\tReplicate\x12&.stepward.internal.v1.ReplicateRequest\x1a\'.stepward.internal.v1.ReplicateResponse(\x01\x30\x01\x12Z\n\x07\x46orward\x12$.stepward.internal.v1.ForwardRequest\x1a%.stepward.internal.v1.ForwardResponse(\x01\x30\x01\x12\x61\n\nExportRows\x12\'.stepward.internal.v1.ExportRowsRequest\x1a(.stepward.internal.v1.ExportRowsResponse0\x01\x12V\n\x07GetNode\x12$.stepward.internal.v1.GetNodeRequest\x1a%.stepward.internal.v1.GetNodeResponse\x12\x65\n\x0c\x46oundCluster\x12).stepward.internal.v1.FoundClusterRequest\x1a*.stepward.internal.v1.FoundClusterResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'stepward/internal/v1/peer_service.proto\x12\x14stepward.internal.v1\"\xb6\x01\n\x05Hello\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x12\n\nto_node_id\x18\x03 \x01(\t\x12\x13\n\x0bincarnation\x18\x04 \x01(\x04\x12\x12\n\nconnection\x18\x05 \x01(\x04\x12\x18\n\x10protocol_version\x18\x06 \x01(\r\x12\x1a\n\x12\x63onfiguration_hash\x18\x07 \x01(\x0c\x12\x15\n\rconfiguration\x18\x08 \x01(\x0c\"/\n\x07Welcome\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\"b\n\x10ReplicateRequest\x12*\n\x05hello\x18\x01 \x01(\x0b\x32\x1b.stepward.internal.v1.Hello\x12\x0e\n\x06\x66rames\x18\x02 \x03(\x0c\x12\x12\n\nunfinished\x18\x03 \x01(\x08\"C\n\x11ReplicateResponse\x12.\n\x07welcome\x18\x01 \x01(\x0b\x32\x1d.stepward.internal.v1.Welcome\"\xa9\x01\n\x0e\x46orwardRequest\x12*\n\x05hello\x18\x01 \x01(\x0b\x32\x1b.stepward.internal.v1.Hello\x12\x38\n\x08\x63ommands\x18\x02 \x03(\x0b\x32&.stepward.internal.v1.ForwardedCommand\x12\x31\n\x05reads\x18\x03 \x03(\x0b\x32\".stepward.internal.v1.ReadQuestion\"m\n\x10\x46orwardedCommand\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0f\n\x07\x63ommand\x18\x02 \x01(\x0c\x12\x0e\n\x06urgent\x18\x03 \x01(\x08\x12\r\n\x05share\x18\x04 \x01(\t\x12\x0c\n\x04hops\x18\x05 \x01(\r\x12\x0f\n\x07wait_ms\x18\x06 \x01(\r\"\x1a\n\x0cReadQuestion\x12\n\n\x02id\x18\x01 \x01(\x04\"\xaa\x01\n\x0f\x46orwardResponse\x12.\n\x07welcome\x18\x01 \x01(\x0b\x32\x1d.stepward.internal.v1.Welcome\x12\x36\n\x07\x61nswers\x18\x02 \x03(\x0b\x32%.stepward.internal.v1.ForwardedAnswer\x12/\n\x05reads\x18\x03 \x03(\x0b\x32 .stepward.internal.v1.ReadAnswer\"?\n\x0f\x46orwardedAnswer\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0e\n\x06\x61nswer\x18\x02 \x01(\x0c\x12\x10\n\x08sequence\x18\x03 \x01(\x04\"=\n\nReadAnswer\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x11\n\trejection\x18\x03 \x01(\x0c\"N\n\x11\x45xportRowsRequest\x12*\n\x05hello\x18\x01 \x01(\x0b\x32\x1b.stepward.internal.v1.Hello\x12\r\n\x05shard\x18\x02 \x01(\r\"\xb3\x01\n\x12\x45xportRowsResponse\x12\x30\n\x04head\x18\x01 \x01(\x0b\x32 .stepward.internal.v1.ExportHeadH\x00\x12\x32\n\x05\x63hunk\x18\x02 \x01(\x0b\x32!.stepward.internal.v1.ExportChunkH\x00\x12.\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x1f.stepward.internal.v1.ExportEndH\x00\x42\x07\n\x05piece\"i\n\nExportHead\x12\x0c\n\x04head\x18\x01 \x01(\x0c\x12\x15\n\rapplied_index\x18\x02 \x01(\x04\x12\x14\n\x0c\x61pplied_term\x18\x03 \x01(\x04\x12\x0c\n\x04rows\x18\x04 \x01(\x04\x12\x12\n\nsize_bytes\x18\x05 \x01(\x04\"-\n\x0b\x45xportChunk\x12\x0c\n\x04rows\x18\x01 \x01(\x0c\x12\x10\n\x08\x63hecksum\x18\x02 \x01(\r\"\'\n\tExportEnd\x12\x0c\n\x04rows\x18\x01 \x01(\x04\x12\x0c\n\x04hash\x18\x02 \x01(\x0c\"5\n\x0eGetNodeRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\"\x95\x02\n\x0fGetNodeResponse\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x12\n\ncluster_id\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12\x10\n\x08start_id\x18\x04 \x01(\x0c\x12\x10\n\x08sequence\x18\x05 \x01(\x04\x12\x0c\n\x04hash\x18\x06 \x01(\x0c\x12\x1a\n\x12\x63onfiguration_hash\x18\x07 \x01(\x0c\x12\x12\n\nmember_ids\x18\x08 \x03(\t\x12\x1b\n\x13\x63luster_incarnation\x18\t \x01(\x04\x12\x1a\n\x12\x63\x61ller_incarnation\x18\n \x01(\x04\x12\x16\n\x0e\x63\x61ller_refused\x18\x0b \x01(\t\x12\x15\n\rconfiguration\x18\x0c \x01(\x0c\"`\n\x13\x46oundClusterRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x12\n\nmember_ids\x18\x02 \x03(\t\x12\x10\n\x08start_id\x18\x03 \x01(\x0c\x12\x0f\n\x07wall_ms\x18\x04 \x01(\x03\"\x16\n\x14\x46oundClusterResponse2\xed\x03\n\x0bPeerService\x12`\n\tReplicate\x12&.stepward.internal.v1.ReplicateRequest\x1a\'.stepward.internal.v1.ReplicateResponse(\x01\x30\x01\x12Z\n\x07\x46orward\x12$.stepward.internal.v1.ForwardRequest\x1a%.stepward.internal.v1.ForwardResponse(\x01\x30\x01\x12\x61\n\nExportRows\x12\'.stepward.internal.v1.ExportRowsRequest\x1a(.stepward.internal.v1.ExportRowsResponse0\x01\x12V\n\x07GetNode\x12$.stepward.internal.v1.GetNodeRequest\x1a%.stepward.internal.v1.GetNodeResponse\x12\x65\n\x0c\x46oundCluster\x12).stepward.internal.v1.FoundClusterRequest\x1a*.stepward.internal.v1.FoundClusterResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,43 +32,43 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'stepward.internal.v1.peer_s
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_HELLO']._serialized_start=66
-  _globals['_HELLO']._serialized_end=225
-  _globals['_WELCOME']._serialized_start=227
-  _globals['_WELCOME']._serialized_end=274
-  _globals['_REPLICATEREQUEST']._serialized_start=276
-  _globals['_REPLICATEREQUEST']._serialized_end=374
-  _globals['_REPLICATERESPONSE']._serialized_start=376
-  _globals['_REPLICATERESPONSE']._serialized_end=443
-  _globals['_FORWARDREQUEST']._serialized_start=446
-  _globals['_FORWARDREQUEST']._serialized_end=615
-  _globals['_FORWARDEDCOMMAND']._serialized_start=617
-  _globals['_FORWARDEDCOMMAND']._serialized_end=726
-  _globals['_READQUESTION']._serialized_start=728
-  _globals['_READQUESTION']._serialized_end=754
-  _globals['_FORWARDRESPONSE']._serialized_start=757
-  _globals['_FORWARDRESPONSE']._serialized_end=927
-  _globals['_FORWARDEDANSWER']._serialized_start=929
-  _globals['_FORWARDEDANSWER']._serialized_end=992
-  _globals['_READANSWER']._serialized_start=994
-  _globals['_READANSWER']._serialized_end=1055
-  _globals['_EXPORTROWSREQUEST']._serialized_start=1057
-  _globals['_EXPORTROWSREQUEST']._serialized_end=1135
-  _globals['_EXPORTROWSRESPONSE']._serialized_start=1138
-  _globals['_EXPORTROWSRESPONSE']._serialized_end=1317
-  _globals['_EXPORTHEAD']._serialized_start=1319
-  _globals['_EXPORTHEAD']._serialized_end=1424
-  _globals['_EXPORTCHUNK']._serialized_start=1426
-  _globals['_EXPORTCHUNK']._serialized_end=1471
-  _globals['_EXPORTEND']._serialized_start=1473
-  _globals['_EXPORTEND']._serialized_end=1512
-  _globals['_GETNODEREQUEST']._serialized_start=1514
-  _globals['_GETNODEREQUEST']._serialized_end=1567
-  _globals['_GETNODERESPONSE']._serialized_start=1570
-  _globals['_GETNODERESPONSE']._serialized_end=1800
-  _globals['_FOUNDCLUSTERREQUEST']._serialized_start=1802
-  _globals['_FOUNDCLUSTERREQUEST']._serialized_end=1898
-  _globals['_FOUNDCLUSTERRESPONSE']._serialized_start=1900
-  _globals['_FOUNDCLUSTERRESPONSE']._serialized_end=1922
-  _globals['_PEERSERVICE']._serialized_start=1925
-  _globals['_PEERSERVICE']._serialized_end=2418
+  _globals['_HELLO']._serialized_end=248
+  _globals['_WELCOME']._serialized_start=250
+  _globals['_WELCOME']._serialized_end=297
+  _globals['_REPLICATEREQUEST']._serialized_start=299
+  _globals['_REPLICATEREQUEST']._serialized_end=397
+  _globals['_REPLICATERESPONSE']._serialized_start=399
+  _globals['_REPLICATERESPONSE']._serialized_end=466
+  _globals['_FORWARDREQUEST']._serialized_start=469
+  _globals['_FORWARDREQUEST']._serialized_end=638
+  _globals['_FORWARDEDCOMMAND']._serialized_start=640
+  _globals['_FORWARDEDCOMMAND']._serialized_end=749
+  _globals['_READQUESTION']._serialized_start=751
+  _globals['_READQUESTION']._serialized_end=777
+  _globals['_FORWARDRESPONSE']._serialized_start=780
+  _globals['_FORWARDRESPONSE']._serialized_end=950
+  _globals['_FORWARDEDANSWER']._serialized_start=952
+  _globals['_FORWARDEDANSWER']._serialized_end=1015
+  _globals['_READANSWER']._serialized_start=1017
+  _globals['_READANSWER']._serialized_end=1078
+  _globals['_EXPORTROWSREQUEST']._serialized_start=1080
+  _globals['_EXPORTROWSREQUEST']._serialized_end=1158
+  _globals['_EXPORTROWSRESPONSE']._serialized_start=1161
+  _globals['_EXPORTROWSRESPONSE']._serialized_end=1340
+  _globals['_EXPORTHEAD']._serialized_start=1342
+  _globals['_EXPORTHEAD']._serialized_end=1447
+  _globals['_EXPORTCHUNK']._serialized_start=1449
+  _globals['_EXPORTCHUNK']._serialized_end=1494
+  _globals['_EXPORTEND']._serialized_start=1496
+  _globals['_EXPORTEND']._serialized_end=1535
+  _globals['_GETNODEREQUEST']._serialized_start=1537
+  _globals['_GETNODEREQUEST']._serialized_end=1590
+  _globals['_GETNODERESPONSE']._serialized_start=1593
+  _globals['_GETNODERESPONSE']._serialized_end=1870
+  _globals['_FOUNDCLUSTERREQUEST']._serialized_start=1872
+  _globals['_FOUNDCLUSTERREQUEST']._serialized_end=1968
+  _globals['_FOUNDCLUSTERRESPONSE']._serialized_start=1970
+  _globals['_FOUNDCLUSTERRESPONSE']._serialized_end=1992
+  _globals['_PEERSERVICE']._serialized_start=1995
+  _globals['_PEERSERVICE']._serialized_end=2488
 # @@protoc_insertion_point(module_scope)

@@ -31,6 +31,7 @@ class Hello(_message.Message):
     CONNECTION_FIELD_NUMBER: _builtins.int
     PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
     CONFIGURATION_HASH_FIELD_NUMBER: _builtins.int
+    CONFIGURATION_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     """The cluster."""
     node_id: _builtins.str
@@ -45,6 +46,8 @@ class Hello(_message.Message):
     """Of this protocol."""
     configuration_hash: _builtins.bytes
     """Of what must be equal on all nodes."""
+    configuration: _builtins.bytes
+    """That itself, encoded by the server, so that who refuses it can say what differs."""
     def __init__(
         self,
         *,
@@ -55,10 +58,11 @@ class Hello(_message.Message):
         connection: _builtins.int = ...,
         protocol_version: _builtins.int = ...,
         configuration_hash: _builtins.bytes = ...,
+        configuration: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "configuration_hash", b"configuration_hash", "connection", b"connection", "incarnation", b"incarnation", "node_id", b"node_id", "protocol_version", b"protocol_version", "to_node_id", b"to_node_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "configuration", b"configuration", "configuration_hash", b"configuration_hash", "connection", b"connection", "incarnation", b"incarnation", "node_id", b"node_id", "protocol_version", b"protocol_version", "to_node_id", b"to_node_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -542,6 +546,8 @@ class GetNodeResponse(_message.Message):
     MEMBER_IDS_FIELD_NUMBER: _builtins.int
     CLUSTER_INCARNATION_FIELD_NUMBER: _builtins.int
     CALLER_INCARNATION_FIELD_NUMBER: _builtins.int
+    CALLER_REFUSED_FIELD_NUMBER: _builtins.int
+    CONFIGURATION_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     """Its id, from its configuration."""
     cluster_id: _builtins.str
@@ -562,6 +568,12 @@ class GetNodeResponse(_message.Message):
     """The highest incarnation of the node that asks that this one has met: a new one must be higher, whatever its clock
     says. 0: none.
     """
+    caller_refused: _builtins.str
+    """Why the node that asks, with an empty directory, would not be taken now: another one runs under its id. For a
+    person. Empty: it would.
+    """
+    configuration: _builtins.bytes
+    """What must be equal on all nodes, encoded by the server."""
     @_builtins.property
     def member_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The nodes of the cluster, by id."""
@@ -579,10 +591,12 @@ class GetNodeResponse(_message.Message):
         member_ids: _abc.Iterable[_builtins.str] | None = ...,
         cluster_incarnation: _builtins.int = ...,
         caller_incarnation: _builtins.int = ...,
+        caller_refused: _builtins.str = ...,
+        configuration: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller_incarnation", b"caller_incarnation", "cluster_id", b"cluster_id", "cluster_incarnation", b"cluster_incarnation", "configuration_hash", b"configuration_hash", "hash", b"hash", "incarnation", b"incarnation", "member_ids", b"member_ids", "node_id", b"node_id", "sequence", b"sequence", "start_id", b"start_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller_incarnation", b"caller_incarnation", "caller_refused", b"caller_refused", "cluster_id", b"cluster_id", "cluster_incarnation", b"cluster_incarnation", "configuration", b"configuration", "configuration_hash", b"configuration_hash", "hash", b"hash", "incarnation", b"incarnation", "member_ids", b"member_ids", "node_id", b"node_id", "sequence", b"sequence", "start_id", b"start_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

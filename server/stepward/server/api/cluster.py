@@ -19,11 +19,12 @@ from stepward.server.peers.founding import cluster_exists
 from stepward.v1 import cluster_service_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from stepward.server.logbook.identity import Identity
     from stepward.server.logbook.outbox import Follower
     from stepward.server.operating import Operating
+    from stepward.server.peers.refusals import Refusal
     from stepward.server.shard import Shard
     from stepward.server.vitals import Vitals
 
@@ -41,14 +42,16 @@ class ClusterService:
         vitals: Vitals,
         started_wall_ms: int,
         addresses: Callable[[], Mapping[str, str]],
+        refusals: Callable[[], Sequence[Refusal]],
         operating: Operating,
     ) -> None:
-        """`addresses`: where each node of the cluster is reached, by id."""
+        """`addresses`: where each node of the cluster is reached, by id. `refusals`: by this node, and of it."""
         self._shard = shard
         self._identity = identity
         self._vitals = vitals
         self._started_wall_ms = started_wall_ms
         self._addresses = addresses
+        self._refusals = refusals
         self._operating = operating
 
     async def get_status(
@@ -71,6 +74,7 @@ class ClusterService:
             incarnation=self._identity.node_incarnation,
             state=self._state(),
             state_reason=self._vitals.unready(),
+            refusals=[cluster_service_pb2.Refusal(**refusal._asdict()) for refusal in self._refusals()],
         )
 
     async def create_cluster(

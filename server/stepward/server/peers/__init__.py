@@ -2,7 +2,8 @@
 
 Reading order:
 
-1. `handshake`: who may speak, decided before anything else is taken. `tls` says which node a certificate names.
+1. `handshake`: who may speak, decided before anything else is taken. `tls` says which node a certificate names,
+   `presence` which nodes are there, and `refusals` who was not taken.
 2. `channels`: connections to other nodes.
 3. `pieces`, `link` and `links`: streams to other nodes, which carry the frames of the logbook.
 4. `replicating`: such streams of other nodes. `service`: all calls that only nodes may make.

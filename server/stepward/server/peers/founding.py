@@ -16,6 +16,7 @@ from stepward.internal.v1 import peer_service_pb2 as pb
 from stepward.internal.v1 import peer_service_pb2_grpc
 from stepward.server import observe
 from stepward.server.core.rejections import Reason, Refused, refuse
+from stepward.server.peers.handshake import configured_otherwise
 from stepward.server.peers.passing import Unreached, pass_on
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from stepward.server.config import NodeConfig
     from stepward.server.interceptor import Context
     from stepward.server.logbook.identity import Identity
-    from stepward.server.peers.handshake import Doorkeeper
+    from stepward.server.peers.handshake import Doorkeeper, Introduction
     from stepward.server.shard import Shard
 
 # How long one question to one node may take: it answers from memory.
@@ -74,6 +75,8 @@ class KnownNode:
             member_ids=identity.members,
             cluster_incarnation=identity.incarnation,
             caller_incarnation=self._doorkeeper.newest_incarnation(request.node_id),
+            caller_refused=self._doorkeeper.refuse_newcomer(request.node_id, context),
+            configuration=self._doorkeeper.us.configuration,
         )
 
     async def found_cluster(self, request: pb.FoundClusterRequest, context: Context) -> pb.FoundClusterResponse:
@@ -130,10 +133,10 @@ class Asking:
 class Founder:
     """Makes a cluster of all nodes of a configuration, on the node whose id is the first in order."""
 
-    def __init__(self, config: NodeConfig, asking: Asking, *, fingerprint: bytes) -> None:
+    def __init__(self, config: NodeConfig, asking: Asking, us: Introduction) -> None:
         self._config = config
         self._asking = asking
-        self._fingerprint = fingerprint
+        self._us = us
 
     async def plan(self, own_start: bytes, *, wall_ms: int) -> Plan:
         """Ask every node whether it may become one of a new cluster.
@@ -161,8 +164,8 @@ class Founder:
         ours, theirs = sorted(self._config.nodes), sorted(answer.member_ids)
         if ours != theirs:
             return f"{node_id} is configured for {', '.join(theirs)}, {self._config.node_id} for {', '.join(ours)}"
-        if answer.configuration_hash != self._fingerprint:
-            return f"{node_id} is configured otherwise than {self._config.node_id} in what must be equal on all nodes"
+        if answer.configuration_hash != self._us.configuration_hash:
+            return configured_otherwise(self._us, node_id, answer.configuration)
         return ""
 
     async def tell(self, plan: Plan) -> list[str]:

@@ -9,12 +9,17 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from stepward.internal.v1 import peer_service_pb2 as pb
+from stepward.server import config
 from stepward.server.core.rejections import Reason, Refused, Rejection
 from stepward.server.peers import tls
+from stepward.server.peers.presence import Presence
+from stepward.server.peers.refusals import Refusals
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from stepward.server.clock import Clock
+    from stepward.server.config import NodeConfig
     from stepward.server.interceptor import Context
 
 # Rises with every change after which nodes of before would misunderstand each other.
@@ -35,6 +40,8 @@ class Introduction(Struct, frozen=True, kw_only=True):
     # All nodes of the cluster, this one too.
     members: frozenset[str]
     configuration_hash: bytes
+    # What the hash is of, so that who refuses it can say what differs.
+    configuration: bytes = b""
 
     @property
     def peers(self) -> list[str]:
@@ -51,6 +58,7 @@ class Introduction(Struct, frozen=True, kw_only=True):
             connection=connection,
             protocol_version=PROTOCOL_VERSION,
             configuration_hash=self.configuration_hash,
+            configuration=self.configuration,
         )
 
     def welcome(self) -> pb.Welcome:
@@ -73,9 +81,18 @@ def why_refused(us: Introduction, hello: pb.Hello) -> Rejection | None:
         others = ", ".join(us.peers) or "nobody"
         return _refusal(f"{_shown(hello.node_id)} is none of the other nodes of this cluster, which are: {others}")
     if hello.configuration_hash != us.configuration_hash:
-        text = f"{hello.node_id} is configured otherwise in what must be equal on all nodes"
-        return _refusal(f"{text}: compare the limits of its configuration with those of {us.node_id}")
+        return _refusal(configured_otherwise(us, hello.node_id, hello.configuration))
     return None
+
+
+def configured_otherwise(us: Introduction, node_id: str, configuration: bytes) -> str:
+    """What to say of a node that is configured otherwise in what must be equal on all nodes."""
+    text = f"{node_id} is configured otherwise in what must be equal on all nodes"
+    differences = config.differences(us.configuration, configuration)
+    if not differences:
+        return f"{text}: compare the limits of its configuration with those of {us.node_id}"
+    told = "; ".join(f"{one.field} is {one.theirs} there and {one.ours} on {us.node_id}" for one in differences)
+    return f"{text}: {told}; give all nodes the same"
 
 
 class Doorkeeper:
@@ -84,15 +101,17 @@ class Doorkeeper:
     def __init__(
         self,
         us: Introduction,
+        node: NodeConfig,
         *,
-        has_tls: bool,
-        trusted_network: bool,
+        clock: Clock,
         incarnations: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         """`incarnations`: the newest that this node has met before it was started, by node."""
         self.us = us
-        self._has_tls = has_tls
-        self._trusted_network = trusted_network
+        self.presence = Presence(node.nodes, gone_ms=node.peer_gone_ms, clock=clock)
+        self.refusals = Refusals(us.node_id, clock=clock)
+        self._has_tls = node.tls is not None
+        self._trusted_network = node.trusted_network
         # Incarnation, and number of the stream.
         self._newest: dict[str, tuple[int, int]] = {node_id: (newest, 0) for node_id, newest in incarnations.items()}
 
@@ -122,12 +141,32 @@ class Doorkeeper:
         incarnation, _ = self._newest.get(node_id, (0, 0))
         return incarnation
 
+    def refuse_newcomer(self, node_id: str, context: Context) -> str:
+        """Why a node with an empty directory may not come under an id now; empty when it may.
+
+        While another one speaks under that id, whoever comes is a second one, started by mistake: were it taken, the
+        first would be refused for good.
+        """
+        if node_id not in self.us.peers:
+            return ""
+        there = self.presence.of(node_id, self.newest_incarnation(node_id))
+        if there:
+            self.refusals.note(node_id, host_of(context.peer()), there)
+        return there or self.presence.unknown(node_id)
+
     def admit(self, hello: pb.Hello, context: Context) -> None:
         """Look who speaks, before anything of it is taken.
 
         Raises:
             Refused: NOT_ALLOWED, NODE_STATE or PROTOCOL_VERSION, with what does not fit.
         """
+        try:
+            self._admit(hello, context)
+        except Refused as refused:
+            self.refusals.note(_shown(hello.node_id), host_of(context.peer()), refused.rejection.message)
+            raise
+
+    def _admit(self, hello: pb.Hello, context: Context) -> None:
         self.admit_caller(context, hello.node_id)
         why = why_refused(self.us, hello)
         if why is not None:
@@ -137,6 +176,8 @@ class Doorkeeper:
             text = f"{hello.node_id} speaks as incarnation {hello.incarnation}, and has begun anew as {newest} since"
             raise Refused(_refusal(f"{text}: two directories serve as the same node; end the older one, and remove it"))
         if hello.incarnation > newest:
+            if there := self.presence.of(hello.node_id, newest):
+                raise Refused(_refusal(there))
             # Streams go on being numbered upwards: whoever takes in what comes on them knows no incarnations.
             self._newest[hello.node_id] = (hello.incarnation, connection)
 
@@ -152,20 +193,25 @@ class Doorkeeper:
             text = f"stream {hello.connection} of {hello.node_id} is not newer than {newest}, which stands or stood"
             raise Refused(Rejection(Reason.NODE_STATE, text, {NEWEST_CONNECTION: str(newest)}))
         self._newest[hello.node_id] = (hello.incarnation, hello.connection)
+        self.refusals.forget(hello.node_id, host_of(context.peer()))
 
 
 def is_local(peer: str) -> bool:
     """Whether a caller is on this machine. `peer`: as gRPC names it, such as "ipv4:127.0.0.1:4711"."""
-    kind, _, address = peer.partition(":")
-    if kind == "unix":
+    if peer.startswith("unix:"):
         return True
-    host = address.rpartition(":")[0].replace("%5B", "[").replace("%5D", "]").strip("[]")
     try:
-        found = ipaddress.ip_address(host.partition("%")[0])
+        found = ipaddress.ip_address(host_of(peer).partition("%")[0])
     except ValueError:
         return False
     mapped = getattr(found, "ipv4_mapped", None)
     return (mapped or found).is_loopback
+
+
+def host_of(peer: str) -> str:
+    """The host of a caller, as far as there is one. `peer`: as gRPC names it."""
+    _, _, address = peer.partition(":")
+    return address.rpartition(":")[0].replace("%5B", "[").replace("%5D", "]").strip("[]")
 
 
 def _refusal(text: str) -> Rejection:

@@ -14,6 +14,7 @@ from stepward.server import observe
 from stepward.server.core.rejections import Reason, refuse
 from stepward.server.logbook.identity import Identity, create_cluster, join_directory
 from stepward.server.peers.founding import cluster_exists
+from stepward.server.peers.handshake import configured_otherwise
 from stepward.server.store.errors import ServerError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from stepward.server.config import NodeConfig
     from stepward.server.interceptor import Context
-    from stepward.server.peers.handshake import Doorkeeper
+    from stepward.server.peers.handshake import Doorkeeper, Introduction
 
 
 _log = observe.logger("joining")
@@ -54,6 +55,7 @@ class Applicant:
             incarnation=identity.node_incarnation if identity else 0,
             start_id=self.start_id,
             configuration_hash=self._doorkeeper.us.configuration_hash,
+            configuration=self._doorkeeper.us.configuration,
             member_ids=sorted(self._config.nodes),
             cluster_incarnation=identity.incarnation if identity else 0,
         )
@@ -103,7 +105,7 @@ class Applicant:
         """
         if self._member.done():
             return ""
-        identity = cluster_to_join(self._config, answers, wall_ms=wall_ms)
+        identity = cluster_to_join(self._config, self._doorkeeper.us, answers, wall_ms=wall_ms)
         if isinstance(identity, str):
             return identity
         join_directory(self._config.data, identity)
@@ -112,9 +114,12 @@ class Applicant:
 
 
 def cluster_to_join(
-    config: NodeConfig, answers: Mapping[str, pb.GetNodeResponse | str], *, wall_ms: int
+    config: NodeConfig, us: Introduction, answers: Mapping[str, pb.GetNodeResponse | str], *, wall_ms: int
 ) -> Identity | str:
-    """Who this node would be in the cluster that the others know; or why it cannot join one."""
+    """Who this node would be in the cluster that the others know; or why it cannot join one.
+
+    Any one of them that hears another node under this one's id is enough to wait: that one works.
+    """
     knowing = [answer for answer in answers.values() if not isinstance(answer, str) and answer.cluster_id]
     if not knowing:
         silent = "; ".join(answer for answer in answers.values() if isinstance(answer, str))
@@ -128,6 +133,11 @@ def cluster_to_join(
             f"cluster {knowing[0].cluster_id} consists of {', '.join(members)}, and this node is configured for "
             f"{', '.join(configured)}"
         )
+    for answer in knowing:
+        if answer.configuration_hash != us.configuration_hash:
+            return configured_otherwise(us, answer.node_id, answer.configuration)
+        if answer.caller_refused:
+            return answer.caller_refused
     if not any(answer.sequence for answer in knowing):
         return f"cluster {knowing[0].cluster_id} has not begun yet"
     return Identity(

@@ -112,6 +112,8 @@ class Link:
         self._hurry = asyncio.Event()
         self._failures = 0
         self._told = ""
+        self.refusal = ""
+        """Why the other node takes no stream of ours. Empty: it does, or has not said it."""
         # When the last message left, when the one began that has not, and when the peer was last heard on a stream of
         # its own; 0: it has none.
         self._sent_at = self._writing_since = self._heard_at = 0.0
@@ -232,7 +234,7 @@ class Link:
     def _open(self) -> None:
         self._waiting.clear()
         self._waiting_bytes, self._cutter = 0, Cutter(self._waiting)
-        self._failures, self._told = 0, ""
+        self._failures, self._told, self.refusal = 0, "", ""
         self._writing_since, self._sent_at = 0.0, self._loop.time()
         if self._heard_at:
             self._heard_at = self._sent_at
@@ -291,6 +293,7 @@ class Link:
     def _tell(self, lost: _Lost) -> None:
         """Log why there is no stream: once for each reason, however often it is tried."""
         self._counters.links_lost += 1
+        self.refusal = lost.reason if lost.refused else ""
         if lost.reason != self._told:
             self._told = lost.reason
             event = "peer_refuses_us" if lost.refused else "peer_lost"

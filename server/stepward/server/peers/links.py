@@ -84,6 +84,10 @@ class Links:
         """Whether there is a stream to a node."""
         return self._links[peer_id].stands
 
+    def refusals(self) -> dict[str, str]:
+        """Why nodes take no stream of this one, of those that have said it."""
+        return {peer_id: link.refusal for peer_id, link in self._links.items() if link.refusal}
+
     def _look(self) -> None:
         # Twice as often as a beat is due, so that none is late by much.
         self._timer = asyncio.get_running_loop().call_later(self._config.peer_beat_ms / 2_000, self._look)

@@ -16,6 +16,7 @@ from stepward.server.peers.forwarded import ForwardedCalls
 from stepward.server.peers.forwarding import Forwarding
 from stepward.server.peers.handshake import Doorkeeper, Introduction
 from stepward.server.peers.links import Links
+from stepward.server.peers.refusals import Refusal
 from stepward.server.peers.replicating import Replicating
 
 PEER_SERVICE: Final = pb.DESCRIPTOR.services_by_name["PeerService"]
@@ -64,13 +65,9 @@ class Peering:
             incarnation=identity.node_incarnation,
             members=frozenset(identity.members),
             configuration_hash=cluster.fingerprint(),
+            configuration=cluster.encoded(),
         )
-        self.doorkeeper = Doorkeeper(
-            self.us,
-            has_tls=config.tls is not None,
-            trusted_network=config.trusted_network,
-            incarnations=incarnations,
-        )
+        self.doorkeeper = Doorkeeper(self.us, config, clock=clock, incarnations=incarnations)
         self.channels = PeerChannels(config.nodes, config)
         self.links = Links(
             self.us,
@@ -150,6 +147,16 @@ class Peering:
             response_deserializer=pb.ForwardResponse.FromString,
         )
         return call()
+
+    def reached(self) -> list[str]:
+        """The other nodes to which a stream stands."""
+        return [peer_id for peer_id in self.us.peers if self.links.stands(peer_id)]
+
+    def refusals(self) -> list[Refusal]:
+        """Nodes that do not take this one for one of the cluster, and those that this one does not take."""
+        of_us = self.links.refusals()
+        ours = [Refusal(peer_id, self.us.node_id, "", reason) for peer_id, reason in of_us.items()]
+        return [*ours, *self.doorkeeper.refusals.lately()]
 
     def start(self) -> None:
         """Begin to make streams to the others."""

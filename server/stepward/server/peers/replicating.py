@@ -156,6 +156,7 @@ class Replicating:
             self._tell(context, refused.rejection)
             raise
         incoming = _Incoming(hello)
+        self._doorkeeper.presence.heard(incoming.peer_id)
         older = self._incoming.get(incoming.peer_id)
         if older is not None:
             older.end(Rejection(Reason.NODE_STATE, "a newer stream of this node has replaced this one"))
@@ -182,6 +183,7 @@ class Replicating:
             if message.HasField("hello"):
                 raise Refused(Rejection(Reason.INVALID_ARGUMENT, "a second hello; it may only be the first message"))
             self._watcher.heard(peer_id)
+            self._doorkeeper.presence.heard(peer_id)
             frames = joiner.frames(message)
             if frames:
                 self._counters.frames_received += len(frames)
