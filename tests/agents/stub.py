@@ -79,6 +79,8 @@ class Stub(agent_service_pb2_grpc.AgentServiceServicer, definition_service_pb2_g
         self.refused = 0
         """How many hellos were."""
         self.definition_refusal = ""
+        self.node_addresses: list[str] = []
+        """What it says of where the nodes of its cluster are."""
         self.streams: list[StubStream] = []
         self.definitions: list[definition_service_pb2.ApplyDefinitionRequest] = []
         self.port = 0
@@ -146,6 +148,7 @@ class Stub(agent_service_pb2_grpc.AgentServiceServicer, definition_service_pb2_g
                 kill_grace=duration(self.kill_grace_ms),
                 payload_bytes_max=262_144,
                 node_id="stub",
+                node_addresses=self.node_addresses,
             )
         )
 

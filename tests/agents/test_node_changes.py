@@ -111,6 +111,28 @@ async def test_stream_that_a_node_ends_goes_on_elsewhere_at_once(reason: str) ->
     assert took_s < TTL_MS / 3 / 1_000
 
 
+@pytest.mark.parametrize("how", ["killed", "silent"])
+async def test_one_address_is_enough_to_find_the_others(how: str) -> None:
+    """The node that was found names them: the agent leaves it as if it had been told of all."""
+    async with three() as (stubs, roads):
+        stubs[0].node_addresses = [roads[number].address for number in (1, 2, 0)]
+        work = Work()
+        async with serving(work.agent, roads[0].address):
+            first = await stubs[0].stream()
+            first.offer(offer("a", 1))
+            await first.reported("a", "started")
+            if how == "killed":
+                await stubs[0].stop()
+            else:
+                roads[0].swallow()
+            last = await stubs[1].stream()
+            work.let_go.set()
+            assert await done(last)
+
+    assert last.hello.session_id == first.hello.session_id
+    assert (work.runs, work.lease_lost) == (1, False)
+
+
 async def test_agent_that_drains_while_its_node_is_dead_hands_back_elsewhere() -> None:
     """What it was offered and has not started goes to the node that it finds."""
     async with three() as (stubs, roads):

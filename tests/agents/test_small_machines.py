@@ -12,7 +12,7 @@ import pytest
 from stepward.agents.clock import steady_ms
 from stepward.agents.lag import LAG_MS_MAX, PROBE_INTERVAL_MS, LagWatch, StallWatch
 from stepward.agents.parent import RESTART_S_MAX, restart_wait_s
-from stepward.agents.route import BACKOFF_MS_MAX, Route
+from stepward.agents.route import BACKOFF_MS_MAX, LEARNT_MAX, Route
 from tests.repo.sources import ROOT
 
 PURE = (
@@ -44,6 +44,28 @@ def test_route_goes_first_where_a_node_sends_it() -> None:
 
     assert [route.next_address() for _ in range(2)] == ["x", "y"]
     assert route.next_address() in ("a", "b")
+
+
+def test_route_learns_of_other_nodes() -> None:
+    """They stand behind those that were given, and the walk goes on behind the node that named them."""
+    route = Route(["a"], random.Random(1))
+    alone = [route.alone]
+    assert route.next_address() == "a"
+    route.learn(["b", "a", "c"], at="a")
+    alone.append(route.alone)
+    assert alone == [True, False]
+    assert [route.next_address() for _ in range(4)] == ["b", "c", "a", "b"]
+
+    route.learn([], at="b")
+
+    assert [route.next_address() for _ in range(2)] == ["a", "a"]
+
+
+def test_route_learns_so_many_and_no_more() -> None:
+    route = Route(["a"], random.Random(1))
+    route.learn([str(number) for number in range(LEARNT_MAX + 1)], at="a")
+
+    assert [route.next_address() for _ in range(LEARNT_MAX + 1)] == [*map(str, range(LEARNT_MAX)), "a"]
 
 
 @pytest.mark.parametrize(

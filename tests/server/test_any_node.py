@@ -86,6 +86,18 @@ async def test_trips_through_followers_alone(tmp_path: Path) -> None:
         assert len(joined.offers) == 50
 
 
+async def test_agents_are_told_of_all_nodes(tmp_path: Path) -> None:
+    """With a stream and without, at any node: the others first, since these are needed when that one is lost."""
+    async with three(tmp_path) as (cluster, stubs):
+        for node_id, at in stubs.items():
+            async with agent(at, "echo") as joined:
+                request = agent_service_pb2.LeaseWorkRequest(hello=UnaryAgent(at, "one").hello())
+                unary = await at.agents.LeaseWork(request, timeout=S)
+                for welcome in (joined.welcome, unary.welcome):
+                    assert sorted(welcome.node_addresses) == sorted(cluster.addresses.values())
+                    assert welcome.node_addresses[-1] == cluster.addresses[node_id]
+
+
 async def test_agent_without_streaming_at_a_follower(tmp_path: Path) -> None:
     """Each of its calls is served there, on its own rows."""
     async with three(tmp_path) as (cluster, stubs):

@@ -48,6 +48,8 @@ class OpenedSession:
     session_id: str
     node_id: str
     generation: int
+    node_addresses: tuple[str, ...] = ()
+    """Where the nodes of the cluster are reached, as that one knows them."""
 
 
 @dataclass(frozen=True, slots=True)

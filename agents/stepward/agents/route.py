@@ -8,6 +8,8 @@ from typing import Final
 
 BACKOFF_INITIAL_MS: Final = 100
 BACKOFF_MS_MAX: Final = 2_000
+# A cluster has fewer nodes.
+LEARNT_MAX: Final = 16
 
 # Beyond this the wait is at its cap anyway; the exponent of a long outage must not grow with it.
 _DOUBLINGS_MAX: Final = 10
@@ -18,7 +20,8 @@ class Route:
 
     def __init__(self, addresses: Sequence[str], rng: random.Random) -> None:
         assert addresses
-        self._addresses = list(dict.fromkeys(addresses))
+        self._given = list(dict.fromkeys(addresses))
+        self._addresses = self._given
         self._next = rng.randrange(len(self._addresses))
         self._preferred: list[str] = []
         self._rng = rng
@@ -27,7 +30,7 @@ class Route:
 
     @property
     def alone(self) -> bool:
-        """Whether there is one address only."""
+        """Whether one address only is known."""
         return len(self._addresses) == 1
 
     def next_address(self) -> str:
@@ -41,6 +44,16 @@ class Route:
     def prefer(self, addresses: Sequence[str]) -> None:
         """A node that goes down names others."""
         self._preferred = list(addresses)
+
+    def learn(self, addresses: Sequence[str], *, at: str) -> None:
+        """The node at an address names all nodes: those that were not given stand behind those that were.
+
+        The walk goes on behind that node: whoever was told of one only, and loses it, must not try it first.
+        """
+        self._addresses = list(dict.fromkeys((*self._given, *addresses[:LEARNT_MAX])))
+        if at in self._addresses:
+            self._next = self._addresses.index(at) + 1
+        self._next %= len(self._addresses)
 
     def welcomed(self) -> None:
         """A node has welcomed the agent."""

@@ -280,6 +280,7 @@ class Runner:
     def _opened(self, opened: OpenedSession) -> None:
         self._route.welcomed()
         address = self._connection.address if self._connection is not None else ""
+        self._route.learn(opened.node_addresses, at=address)
         _log.info(
             "session_opened session=%s generation=%s node=%s address=%s",
             opened.session_id,

@@ -223,7 +223,8 @@ class Session:
         self._heartbeat_interval_ms = welcome.heartbeat_interval.ToMilliseconds() or self._lease.ttl_ms // 6
         self._lease.acknowledged(HELLO)
         self._welcomed = True
-        self._directives.append(OpenedSession(self.session_id, welcome.node_id, welcome.generation))
+        addresses = tuple(welcome.node_addresses)
+        self._directives.append(OpenedSession(self.session_id, welcome.node_id, welcome.generation, addresses))
         self._note_lease(now_ms)
         self._tell_drain(now_ms)
         self._heartbeat(now_ms)

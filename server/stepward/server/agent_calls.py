@@ -24,7 +24,7 @@ from stepward.server.tickets import FutureTicket
 from stepward.v1 import agent_service_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from stepward.server.admission import Admission
     from stepward.server.clock import Clock
@@ -100,14 +100,17 @@ class AgentCalls:
         shard: Shard,
         *,
         node_id: str,
+        node_addresses: Sequence[str] = (),
         clock: Clock,
         limits: Limits,
         config: NodeConfig,
         counters: Counters,
         admission: Admission,
     ) -> None:
+        """`node_addresses`: where all nodes of the cluster are reached, which agents are told."""
         self._shard = shard
         self._node_id = node_id
+        self._node_addresses = tuple(node_addresses)
         self._clock = clock
         self._limits = limits
         self._config = config
@@ -166,7 +169,13 @@ class AgentCalls:
             if not ear.calls:
                 del self._ears[session_id]
                 self._close_if_deaf(session_id, ear.generation)
-        welcome = deliveries.welcome(session_id, opened, node_id=self._node_id, limits=self._limits)
+        welcome = deliveries.welcome(
+            session_id,
+            opened,
+            node_id=self._node_id,
+            node_addresses=self._node_addresses,
+            limits=self._limits,
+        )
         return pb.LeaseWorkResponse(welcome=welcome, offers=told.offers, cancels=told.cancels)
 
     def _require_room(self) -> None:

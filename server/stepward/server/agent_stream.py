@@ -14,6 +14,8 @@ from stepward.server.interceptor import parse
 from stepward.v1 import agent_service_pb2 as pb
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from stepward.server.clock import Clock
     from stepward.server.config import NodeConfig
     from stepward.server.core.commands import Answer, AttemptReport
@@ -115,10 +117,14 @@ class AgentStream:
         self._over.set()
         self._something_to_do.set()
 
-    def send_welcome(self, node_id: str) -> None:
+    def send_welcome(self, node_id: str, node_addresses: Sequence[str]) -> None:
         """The first message on every stream."""
         welcome = deliveries.welcome(
-            self.session_id, SessionOpened(self.generation, self.ttl_ms), node_id=node_id, limits=self._limits
+            self.session_id,
+            SessionOpened(self.generation, self.ttl_ms),
+            node_id=node_id,
+            node_addresses=node_addresses,
+            limits=self._limits,
         )
         self.send(pb.WorkResponse(welcome=welcome), size_bytes=0)
 

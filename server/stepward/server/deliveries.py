@@ -10,7 +10,7 @@ from stepward.server.core import views
 from stepward.v1 import agent_service_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from stepward.server.core.commands import SessionOpened
     from stepward.server.core.limits import Limits
@@ -29,7 +29,9 @@ OFFERS_BYTES_MAX: Final = 1024 * 1024
 _log = observe.logger("deliveries")
 
 
-def welcome(session_id: str, opened: SessionOpened, *, node_id: str, limits: Limits) -> pb.Welcome:
+def welcome(
+    session_id: str, opened: SessionOpened, *, node_id: str, node_addresses: Sequence[str], limits: Limits
+) -> pb.Welcome:
     """What a session is, for its agent."""
     return pb.Welcome(
         session_id=session_id,
@@ -39,6 +41,7 @@ def welcome(session_id: str, opened: SessionOpened, *, node_id: str, limits: Lim
         kill_grace=convert.duration(limits.kill_grace_ms),
         payload_bytes_max=limits.payload_bytes_max,
         node_id=node_id,
+        node_addresses=node_addresses,
     )
 
 

@@ -31,6 +31,8 @@ from stepward.server.peers.service import PeerService
 from stepward.v1 import cluster_service_pb2, cluster_service_pb2_grpc
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from stepward.server.config import ClusterConfig, NodeConfig
     from stepward.server.logbook.identity import Identity
 
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 
 CLUSTER_SERVICE: Final = cluster_service_pb2.DESCRIPTOR.services_by_name["ClusterService"]
 
+_ASKS: Final = "it asks the other nodes"
 # How often the others are asked for a cluster.
 ASK_EVERY_S = 1.0
 # How long the answers that made this node a member may take to leave.
@@ -51,8 +54,12 @@ _log = observe.logger("empty_node")
 class EmptyNode:
     """Runs on the event loop from `start` until `member` has ended."""
 
-    def __init__(self, cluster: ClusterConfig, config: NodeConfig) -> None:
+    def __init__(
+        self, cluster: ClusterConfig, config: NodeConfig, *, on_waiting: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """`on_waiting` is told what this node waits for, whenever that changes."""
         self._config = config
+        self._on_waiting = on_waiting
         self._clock = SystemClock()
         self._started_wall_ms = self._clock.wall_ms()
         self._member: asyncio.Future[Identity] = asyncio.get_running_loop().create_future()
@@ -94,6 +101,7 @@ class EmptyNode:
         """
         self.address = listen(self._server, self._config)
         await self._server.start()
+        self._on_waiting(_ASKS)
         _log.info("node_is_empty", address=self.address, node_id=self._config.node_id)
 
     async def member(self) -> Identity:
@@ -125,6 +133,7 @@ class EmptyNode:
             reason = self._applicant.join(answers, wall_ms=self._clock.wall_ms())
             if reason != self._reason and not self._member.done():
                 _log.info("node_waits", reason=reason)
+                self._on_waiting(reason)
             self._reason = reason
             if not self._member.done():
                 await asyncio.wait((self._member,), timeout=ASK_EVERY_S * (1 + random.random() / 2))
@@ -142,7 +151,7 @@ class EmptyNode:
             pid=os.getpid(),
             members=self._members(),
             state=cluster_service_pb2.NODE_STATE_EMPTY,
-            state_reason=self._reason or "it knows no cluster yet",
+            state_reason=self._reason or f"it knows no cluster yet: {_ASKS}",
         )
 
     async def create_cluster(

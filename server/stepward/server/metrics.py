@@ -114,6 +114,7 @@ STANDING: Final = (
     Metric("node", "gauge", "Always 1; says who this is.", _node, ("cluster_id", "node_id", "version")),
     gauge("healthy", "1 when /healthz says so: the process works.", lambda v: not v.unhealthy()),
     gauge("ready", "1 when /readyz says so: calls may be sent here.", lambda v: not v.unready()),
+    gauge("empty", "1 while this node knows no cluster: it waits to be made one of one, or to join.", lambda _: 0),
     gauge("draining", "1 while the node shuts down.", lambda v: v.draining),
     gauge("leader", "1 when this node leads and its epoch is open.", lambda v: v.standing.leads),
     gauge(
@@ -288,6 +289,38 @@ def _histogram(spread: Spread, histogram: Histogram) -> Family:
         buckets.append((bound_s, float(total)))
     family.add_metric((), buckets, histogram.sum_s)
     return family
+
+
+class Beginnings:
+    """What a scrape gets of a process that is no node of a cluster yet: who it is, and that it waits."""
+
+    def __init__(self, node_id: str, version: str, *, is_empty: Callable[[], bool]) -> None:
+        self._who = ("", node_id, version)
+        self._is_empty = is_empty
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+        ProcessCollector(registry=self._registry)
+
+    def collect(self) -> Iterator[Family]:
+        """Called by the registry at each scrape, on the thread of the scrape."""
+        known: dict[str, Sample] = {
+            "node": (self._who, 1),
+            "empty": ((), self._is_empty()),
+            "healthy": ((), True),
+            "ready": ((), False),
+            "draining": ((), False),
+            "leader": ((), False),
+            "leader_known": ((), False),
+        }
+        for metric in STANDING:
+            if metric.name in known:
+                family = GaugeMetricFamily(PREFIX + metric.name, metric.help, labels=metric.labels)
+                family.add_metric(*known[metric.name])
+                yield family
+
+    def text(self) -> bytes:
+        """In the text format of Prometheus. Any thread may ask."""
+        return generate_latest(self._registry)
 
 
 class Exposition:

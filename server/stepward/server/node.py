@@ -130,12 +130,14 @@ class Node:
         ConfigError: The configuration does not say where another node is.
     """
 
-    def __init__(self, cluster: ClusterConfig, config: NodeConfig) -> None:
+    def __init__(self, cluster: ClusterConfig, config: NodeConfig, *, probes: Probes | None = None) -> None:
+        """`probes`: the pages for monitoring where this process has them already. None: it makes its own."""
         self._cluster = cluster
         self._config = config
         self._counters = observe.Counters()
         self._clock = SystemClock()
         self._guard = FlushGuard(config.flush_ms_max)
+        self.address = ""
         self._fatal: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         if config.tls is not None:
             tls.check(config.tls, config.node_id)
@@ -158,7 +160,7 @@ class Node:
         self._sessions = self._serve_agents(Sessions)
         self._agent_calls = self._serve_agents(AgentCalls)
         self._vitals = self._make_vitals()
-        self._probes: Probes | None = None
+        self._probes = probes
         self._peering = Peering(
             self.identity,
             self._shard,
@@ -176,7 +178,6 @@ class Node:
             self._shard.rows.on_installed(part.start_over)
         self._health = health.aio.HealthServicer()
         self._server = self._make_server()
-        self.address = ""
 
     @property
     def waiters(self) -> int:
@@ -236,8 +237,10 @@ class Node:
         """First of all, so that whoever waits for this node can ask it what it waits for."""
         config, vitals = self._config, self._vitals
         vitals.start()
-        if config.http_port is not None:
-            text = Exposition(vitals).text
+        text = Exposition(vitals).text
+        if self._probes is not None:
+            self._probes.show(metrics=text, unhealthy=vitals.unhealthy, unready=vitals.unready)
+        elif config.http_port is not None:
             self._probes = Probes(
                 config.http_host, config.http_port, metrics=text, unhealthy=vitals.unhealthy, unready=vitals.unready
             )
@@ -375,6 +378,7 @@ class Node:
         return type_(
             self._shard,
             node_id=self.identity.node_id,
+            node_addresses=self._node_addresses(),
             clock=self._clock,
             limits=self._cluster.limits,
             config=self._config,
@@ -420,6 +424,14 @@ class Node:
         config, node_id = self._config, self.identity.node_id
         here = config.advertise or config.nodes.get(node_id, self.address)
         return {**{member: config.nodes[member] for member in self.identity.peers}, node_id: here}
+
+    def _node_addresses(self) -> list[str]:
+        """The same for agents, the others first; none when there is no other to go to."""
+        if not self.identity.peers:
+            return []
+        addresses = self._addresses()
+        ordered = (addresses[node_id] for node_id in (*self.identity.peers, self.identity.node_id))
+        return [address for address in ordered if address]
 
     def _known_node(self) -> KnownNode:
         start_id = random.SystemRandom().randbytes(16)

@@ -79,16 +79,11 @@ class _Listener(socketserver.ThreadingTCPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(
-        self,
-        address: tuple[str, int],
-        *,
-        metrics: Callable[[], bytes],
-        verdicts: dict[str, Callable[[], str]],
-    ) -> None:
+    metrics: Callable[[], bytes]
+    verdicts: dict[str, Callable[[], str]]
+
+    def __init__(self, address: tuple[str, int]) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        self.metrics = metrics
-        self.verdicts = verdicts
         self._open: deque[socket.socket] = deque()
         self._lock = threading.Lock()
         super().__init__(address, _Handler)
@@ -138,15 +133,19 @@ class Probes:
             ProbesAddressTaken: The address cannot be listened on.
         """
         try:
-            self._listener = _Listener(
-                (host.strip("[]"), port), metrics=metrics, verdicts={"/healthz": unhealthy, "/readyz": unready}
-            )
+            self._listener = _Listener((host.strip("[]"), port))
         except OSError as error:
             raise ProbesAddressTaken(host, port, error) from error
+        self.show(metrics=metrics, unhealthy=unhealthy, unready=unready)
         self.address = f"{bracketed(host)}:{self._listener.server_address[1]}"
         self._thread = threading.Thread(
             target=self._listener.serve_forever, kwargs={"poll_interval": _POLL_S}, name="probes", daemon=True
         )
+
+    def show(self, *, metrics: Callable[[], bytes], unhealthy: Callable[[], str], unready: Callable[[], str]) -> None:
+        """Answer with these from now on: the process has become another kind of node."""
+        self._listener.metrics = metrics
+        self._listener.verdicts = {"/healthz": unhealthy, "/readyz": unready}
 
     def start(self) -> None:
         """Begin to answer."""

@@ -11,9 +11,10 @@ import sys
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stepward.server import membership
+from stepward.server.beginning import Beginning
 from stepward.server.empty_node import EmptyNode
 from stepward.server.logbook.identity import known_identity
-from stepward.server.node import Node
+from stepward.server.node import Node, version
 from stepward.server.peers import tls
 from stepward.server.room_to_begin import room_to_begin
 
@@ -41,6 +42,7 @@ async def serve(configuration: Configuration, orders: Orders) -> str:
     Raises:
         ServerError: The directory cannot be used, or belongs to another node.
         AddressTaken: The address cannot be listened on.
+        ProbesAddressTaken: That of the pages for monitoring cannot.
     """
     return await serve_until(_asked_to_stop(orders), *configuration, ready_fd=orders.ready_fd)
 
@@ -50,6 +52,8 @@ async def serve_until(
 ) -> str:
     """As `serve`, until somebody sets `asked`."""
     stop = asyncio.create_task(asked.wait())
+    # First of all, so that whoever waits for this process can ask it what it waits for.
+    beginning = Beginning(config, version=version())
     try:
         if config.tls is not None:
             tls.check(config.tls, config.node_id)
@@ -58,14 +62,15 @@ async def serve_until(
             return ""
         identity = known_identity(config.data)
         if identity is None and config.nodes:
-            identity = await _become_member(cluster, config, stop)
+            identity = await _become_member(cluster, config, stop, beginning)
             if identity is None:
                 return ""
         if identity is not None:
             membership.check_identity(identity, config)
-        return await _run(Node(cluster, config), stop, ready_fd)
+        return await _run(Node(cluster, config, probes=beginning.probes), stop, ready_fd)
     finally:
         stop.cancel()
+        beginning.stop()
 
 
 async def _run(node: Node, stop: asyncio.Task[bool], ready_fd: int | None) -> str:
@@ -83,13 +88,16 @@ async def _run(node: Node, stop: asyncio.Task[bool], ready_fd: int | None) -> st
     return ""
 
 
-async def _become_member(cluster: ClusterConfig, config: NodeConfig, stop: asyncio.Task[bool]) -> Identity | None:
+async def _become_member(
+    cluster: ClusterConfig, config: NodeConfig, stop: asyncio.Task[bool], beginning: Beginning
+) -> Identity | None:
     """Wait as a node that knows no cluster until it is one of a cluster; None when it is asked to stop before."""
-    empty = EmptyNode(cluster, config)
+    empty = EmptyNode(cluster, config, on_waiting=beginning.wait_for)
     await empty.start()
-    _tell(None, "waiting", empty.address, None, node_id=config.node_id)
+    _tell(None, "waiting", empty.address, None, node_id=config.node_id, http=beginning.address)
     member = asyncio.create_task(empty.member())
     await asyncio.wait((member, stop), return_when=asyncio.FIRST_COMPLETED)
+    beginning.become_member()
     if member.done():
         return member.result()
     member.cancel()

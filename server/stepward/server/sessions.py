@@ -23,7 +23,7 @@ from stepward.server.reading import changed
 from stepward.v1 import agent_service_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from stepward.server.admission import Admission
     from stepward.server.clock import Clock
@@ -47,14 +47,17 @@ class Sessions:
         shard: Shard,
         *,
         node_id: str,
+        node_addresses: Sequence[str] = (),
         clock: Clock,
         limits: Limits,
         config: NodeConfig,
         counters: Counters,
         admission: Admission,
     ) -> None:
+        """`node_addresses`: where all nodes of the cluster are reached, which agents are told."""
         self._shard = shard
         self._node_id = node_id
+        self._node_addresses = tuple(node_addresses)
         self._clock = clock
         self._limits = limits
         self._config = config
@@ -130,7 +133,7 @@ class Sessions:
         )
         # From here to the first await nothing can be applied: what is not in the rows now will be followed.
         self.register(stream)
-        stream.send_welcome(self._node_id)
+        stream.send_welcome(self._node_id, self._node_addresses)
         with self._shard.committed() as reader:
             # A batch that has bound the session elsewhere may have been told between the answer and this moment.
             self._go_on(stream, reader)
