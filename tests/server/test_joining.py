@@ -19,8 +19,9 @@ from stepward.internal.v1 import peer_service_pb2_grpc
 from stepward.server.config import ClusterConfig, NodeConfig
 from stepward.server.core.limits import Limits
 from stepward.server.empty_node import EmptyNode
+from stepward.server.listening import AddressTaken
 from stepward.server.logbook.identity import Identity, create_cluster, known_identity
-from stepward.server.node import AddressTaken, Node
+from stepward.server.node import Node
 from stepward.server.peers.handshake import Introduction
 from stepward.server.peers.joining import cluster_to_join
 from stepward.v1 import cluster_service_pb2, job_service_pb2

@@ -86,8 +86,8 @@ def _found(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     from stepward.server import arguments, config_file, observe, serving
+    from stepward.server.listening import AddressTaken
     from stepward.server.logbook.identity import ensure_cluster
-    from stepward.server.node import AddressTaken
     from stepward.server.probes import ProbesAddressTaken
     from stepward.server.store.errors import ServerError
 

@@ -21,7 +21,8 @@ from stepward.server.api import convert
 from stepward.server.clock import SystemClock
 from stepward.server.core.rejections import Reason, Refused, refuse
 from stepward.server.interceptor import CallShell, Rooms, abort
-from stepward.server.node import PEER_SERVICE, SERVICES, listen, server_options, version
+from stepward.server.listening import listen, server_options
+from stepward.server.node import PEER_SERVICE, SERVICES, version
 from stepward.server.peers import joining
 from stepward.server.peers.channels import PeerChannels
 from stepward.server.peers.founding import Asking, Founder, cluster_exists
