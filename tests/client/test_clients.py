@@ -186,12 +186,12 @@ def test_follows_a_hint(server: ScriptedServer, second_server: ScriptedServer, d
 
 @both
 def test_says_that_there_is_no_server(drive: Driver) -> None:
-    """The address that was tried, and what to type."""
+    """The address that was tried, and in a word what became of it."""
     with pytest.raises(errors.Unreachable) as caught:
         drive(REFUSED_PORT, "get", "0-1", patience=Patience(timeout_s=0.1))
 
-    assert f"no stepward server answers at {REFUSED_PORT}" in str(caught.value)
-    assert "start one with: stepward dev" in str(caught.value)
+    assert str(caught.value).startswith(f"no stepward server answers at {REFUSED_PORT} (Connection refused); tried ")
+    assert "stepward dev" not in str(caught.value)
 
 
 @both

@@ -130,3 +130,28 @@ def test_a_reason_of_the_future_is_named() -> None:
     assert type(error) is errors.UnknownAnswer
     assert "MOON_IS_FULL" in error.message
     assert "upgrade the client" in error.message
+
+
+@pytest.mark.parametrize(
+    ("details", "clause"),
+    [
+        (
+            "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Failed to connect to remote "
+            "host: Connection refused",
+            "Connection refused",
+        ),
+        ("x: Failed to connect to remote host: Timeout occurred: FD Shutdown", "Timeout occurred: FD Shutdown"),
+        (
+            "errors resolving a:1: [field:error:address lookup failed for a:1: Domain name not found]",
+            "Domain name not found",
+        ),
+        ("Socket closed", "Socket closed"),
+        ("", "UNAVAILABLE"),
+        ("x" * 200, "x" * 120),
+    ],
+)
+def test_what_became_of_a_connection_is_one_clause(details: str, clause: str) -> None:
+    """What gRPC tried on the way helps nobody who has only to know which node is away."""
+    error = read_error(grpc.StatusCode.UNAVAILABLE, details, (), "a:1")
+
+    assert (error.message, error.metadata) == (f"a:1: {clause}", {errors.SAID: clause})

@@ -11,6 +11,8 @@ import pytest
 from stepward.client import errors
 from stepward.client.errors import StepwardError
 from stepward.client.failover import (
+    DEFAULT_ADDRESSES,
+    TOLD_MAX,
     Addresses,
     Attempts,
     Patience,
@@ -266,8 +268,54 @@ def test_gives_up_at_the_deadline() -> None:
     tried = len(clock)
     assert clock[-1] <= 10.0
     assert f"tried {tried} times" in str(caught.value)
-    assert "no stepward server answers at a:1, b:1" in str(caught.value)
-    assert "start one with: stepward dev" in str(caught.value)
+    text = str(caught.value)
+    assert text.startswith("no stepward server answers at a:1 (b:1: refused), b:1 (b:1: refused); tried ")
+    assert "stepward dev" not in text
+
+
+def given_up(addresses: Addresses, *failures: errors.StepwardError) -> str:
+    """What is said after these."""
+    attempts = attempts_of(addresses)
+    for failure in failures[:-1]:
+        attempts.begin(0.0)
+        attempts.failed(failure, 0.0)
+    attempts.begin(0.0)
+    with pytest.raises(errors.StepwardError) as caught:
+        attempts.failed(failures[-1], 100.0)
+    return str(caught.value)
+
+
+def unreachable(said: str) -> errors.Unreachable:
+    return errors.Unreachable(f"x: {said}", metadata={errors.SAID: said})
+
+
+def test_each_address_is_told_with_what_it_said() -> None:
+    """One clause each; one that was never asked as well."""
+    silent = errors.NoAnswerInTime("c:1 took the call", metadata={errors.SAID: "no answer in time"})
+
+    assert given_up(Addresses("a:1,b:1,c:1"), unreachable("refused"), errors.NoLeader("it knows none"), silent) == (
+        "no stepward server answers at a:1 (refused), b:1 (it knows none), c:1 (no answer in time); tried 3 times in "
+        "100.0 s; look at it with: stepward cluster status"
+    )
+    assert "b:1 (not asked)" in given_up(Addresses("a:1,b:1"), unreachable("refused"))
+
+
+@pytest.mark.parametrize(
+    ("addresses", "told"),
+    [(DEFAULT_ADDRESSES, True), ("localhost", True), ("localhost:7655", False), ("a.example.org:7654", False)],
+)
+def test_a_server_to_try_things_out_is_offered_where_nobody_named_another(addresses: str, told: bool) -> None:
+    """Whose nodes have died does not want a new one that is empty."""
+    assert ("start one with: stepward dev" in given_up(Addresses(addresses), unreachable("refused"))) is told
+
+
+def test_of_many_addresses_some_are_told() -> None:
+    """An error stays short."""
+    addresses = [f"a{number}:1" for number in range(TOLD_MAX + 1)]
+
+    text = given_up(Addresses(addresses), unreachable("refused"))
+
+    assert f"a{TOLD_MAX - 1}:1 (not asked) and 1 more; tried once" in text
 
 
 @pytest.mark.parametrize(

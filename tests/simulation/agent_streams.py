@@ -87,7 +87,7 @@ class AgentStreams:
         )
         self._by_connection[connection] = stream
         self._register(stream)
-        stream.send_welcome(process.name)
+        stream.send_welcome(process.name, ())
         self._deliver_all(stream)
         self.flush_all()
 

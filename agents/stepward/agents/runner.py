@@ -41,6 +41,9 @@ TICK_MS: Final = 50
 # How long the last words of an agent that ends may take to be written and the stream to be ended.
 LAST_WORDS_S_MAX: Final = 3.0
 
+# This machine.
+_LOCAL: Final = ("localhost:", "127.0.0.1:", "[::1]:")
+
 # Answers to a hello that no repetition changes.
 _FINAL_REASONS: Final = frozenset({"INVALID_ARGUMENT", "PROTOCOL_VERSION"})
 
@@ -179,7 +182,8 @@ class Runner:
         level = logging.WARNING if welcomed or self._route.failures == 0 else logging.DEBUG
         # What has a reason was said by a server.
         nobody = not (welcomed or self._ready_session_id or ending.reason)
-        hint = "; start a server with: stepward dev" if nobody else ""
+        # Of a node elsewhere nobody knows that it is none which this person would start.
+        hint = "; start a server with: stepward dev" if nobody and address.startswith(_LOCAL) else ""
         _log.log(level, "stream_ended address=%s reason=%s why=%s%s", address, ending.reason, ending.message, hint)
         if welcomed:
             # SESSION_ENDED too: it may only mean that a hello of ours, given up earlier, was heard late. Hello tells.

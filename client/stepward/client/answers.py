@@ -11,6 +11,7 @@ from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-unty
 
 from stepward.client.errors import (
     BY_REASON,
+    SAID,
     NoAnswerInTime,
     StepwardError,
     UnknownAnswer,
@@ -19,6 +20,7 @@ from stepward.client.errors import (
 )
 
 DOMAIN = "stepward"
+CLAUSE_CHARS_MAX = 120
 DETAILS_KEY = "grpc-status-details-bin"
 
 # In the metadata of an answer without a reason: gRPC's own word for it.
@@ -46,15 +48,26 @@ def read_error(
     if described and described.reason:
         return described.error(status.message if status and status.message else details, address)
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return NoAnswerInTime(f"{address} took the call and did not answer in time", address=address)
+        text = f"{address} took the call and did not answer in time"
+        return NoAnswerInTime(text, metadata={SAID: "no answer in time"}, address=address)
     if code in BROKEN:
-        return Unreachable(f"{address}: {details or code.name}", address=address)
+        said = clause_of(details) or code.name
+        return Unreachable(f"{address}: {said}", metadata={SAID: said}, address=address)
     return UnknownAnswer(
         f"{address} answered {code.name} without a reason of stepward: {details!r}; look whether a stepward server of "
         "this version listens there",
         metadata={CODE: code.name},
         address=address,
     )
+
+
+def clause_of(details: str) -> str:
+    """The end of what gRPC says of a connection: before it stands by which ways it was tried, which helps nobody.
+
+    For people to read. Nothing is decided by it.
+    """
+    _, marker, reason = details.partition("remote host: ")
+    return (reason if marker else details.rstrip("]").rpartition(": ")[2])[:CLAUSE_CHARS_MAX]
 
 
 def _status(trailing_metadata: Iterable[tuple[str, str | bytes]]) -> status_pb2.Status | None:

@@ -64,6 +64,8 @@ if TYPE_CHECKING:
     from stepward.client.values import Job
 
 START_ONE = "start one with: stepward dev"
+# In the metadata of an `Unreachable`: what became of the call, in a clause that needs no address.
+SAID = "said"
 
 
 class Violation(NamedTuple):

@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from enum import Enum
 
 from stepward.client import errors
-from stepward.client.errors import START_ONE, StepwardError
+from stepward.client.errors import SAID, START_ONE, StepwardError
 
 DEFAULT_PORT = 7654
 DEFAULT_ADDRESSES = f"localhost:{DEFAULT_PORT}"
 
 # How many times one call may go to the wire. The deadlines end a call long before; this ends one whose clock stands.
 ATTEMPTS_MAX = 10_000
+# Addresses of which an error says what each has said. A cluster has fewer nodes.
+TOLD_MAX = 8
 
 
 class Repeat(Enum):
@@ -116,6 +118,11 @@ class Addresses:
         """The one that answered last."""
         self.ever_answered = False
 
+    @property
+    def is_default(self) -> bool:
+        """Whether nobody has said where the nodes are."""
+        return self.all == (DEFAULT_ADDRESSES,)
+
     def answered(self, address: str) -> None:
         self.ever_answered = True
         # A hint may name an address that only the nodes can reach from everywhere: used once, never kept.
@@ -171,6 +178,8 @@ class Attempts:
         self._hints_followed: set[str] = set()
         self._rounds = 0
         self._tried = 0
+        # What came of the last try at each address.
+        self._said: dict[str, str] = {}
 
     def begin(self, now_s: float) -> Attempt:
         """What to try now."""
@@ -208,9 +217,10 @@ class Attempts:
         if not may_repeat(self._repeat, error):
             raise error from None
         self._note_loss_of_contact(now_s)
+        self._said[self._address] = error.metadata.get(SAID, error.message)
         wait_s = self._next(error)
         if self._tried >= ATTEMPTS_MAX or now_s + wait_s >= self._last_start_s(error):
-            raise _given_up(error, self._addresses.all, self._tried, now_s - self._started_at_s) from None
+            raise self._given_up(error, now_s - self._started_at_s) from None
         return wait_s
 
     def _waited(self, error: StepwardError, now_s: float) -> float:
@@ -270,20 +280,25 @@ class Attempts:
             ends.append(self._started_at_s + first_contact_s)
         return min(ends)
 
-
-def _given_up(error: StepwardError, addresses: tuple[str, ...], tried: int, took_s: float) -> StepwardError:
-    """The last error of several, which says what was tried."""
-    times = "once" if tried == 1 else f"{tried} times"
-    tries = f"tried {times} in {took_s:.1f} s"
-    message = f"{error.message} ({tries})"
-    if isinstance(error, errors.NoAnswerInTime):
-        message = f"{error.message} ({tries} at {', '.join(addresses)}); look at it with: stepward cluster status"
-    elif isinstance(error, errors.Unreachable):
-        message = f"no stepward server answers at {', '.join(addresses)} ({tries}): {error.message}; {START_ONE}"
-    return type(error)(
-        message,
-        metadata=error.metadata,
-        violations=error.violations,
-        retry_delay_s=error.retry_delay_s,
-        address=error.address,
-    )
+    def _given_up(self, error: StepwardError, took_s: float) -> StepwardError:
+        """The last error of several, which says what was tried."""
+        times = "once" if self._tried == 1 else f"{self._tried} times"
+        tries = f"tried {times} in {took_s:.1f} s"
+        message = f"{error.message} ({tries})"
+        if isinstance(error, errors.Unreachable):
+            addresses = list(dict.fromkeys((*self._addresses.all, *self._said)))
+            told = [f"{address} ({self._said.get(address, 'not asked')})" for address in addresses[:TOLD_MAX]]
+            more = f" and {len(addresses) - TOLD_MAX} more" if len(addresses) > TOLD_MAX else ""
+            message = f"no stepward server answers at {', '.join(told)}{more}; {tries}"
+            if isinstance(error, errors.NoAnswerInTime):
+                message = f"{message}; look at it with: stepward cluster status"
+            elif self._addresses.is_default:
+                # Of other nodes nobody knows that they are none which this person would start.
+                message = f"{message}; {START_ONE}"
+        return type(error)(
+            message,
+            metadata=error.metadata,
+            violations=error.violations,
+            retry_delay_s=error.retry_delay_s,
+            address=error.address,
+        )

@@ -13,7 +13,7 @@ import click
 from stepward.client.cli import cluster_advice
 from stepward.client.cli.exits import ExitCode
 from stepward.client.cli.session import Output, Session, ago, note, print_table, with_session
-from stepward.client.errors import StepwardError
+from stepward.client.errors import SAID, StepwardError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -109,7 +109,7 @@ def _ask_one(session: Session, node_id: str, address: str) -> Found:
         try:
             answer = client.status()
         except StepwardError as error:
-            return Found(address, node_id, error=str(error))
+            return Found(address, node_id, error=error.metadata.get(SAID) or str(error))
     return Found(address, answer.node_id, answer)
 
 

@@ -23,8 +23,11 @@ M = TypeVar("M", bound="Message")
 class Unreached(Exception):  # noqa: N818 - a state of the network, named as such
     """Another node did not answer. Whether it did what it was asked is not known."""
 
-    def __init__(self, code: grpc.StatusCode, text: str) -> None:
-        super().__init__(f"{code.name}: {text}")
+    def __init__(self, error: grpc.aio.AioRpcError, timeout_s: float) -> None:
+        if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            super().__init__(f"no answer within {timeout_s:g} s")
+        else:
+            super().__init__(f"{error.code().name}: {error.details() or 'no details'}")
 
 
 async def pass_on(call: Callable[..., Awaitable[M]], request: Message, *, timeout_s: float) -> M:
@@ -40,7 +43,7 @@ async def pass_on(call: Callable[..., Awaitable[M]], request: Message, *, timeou
         rejection = rejection_of(error)
         if rejection is not None:
             raise Refused(rejection) from None
-        raise Unreached(error.code(), error.details() or "no details") from None
+        raise Unreached(error, timeout_s) from None
 
 
 def rejection_of(error: grpc.aio.AioRpcError) -> Rejection | None:
