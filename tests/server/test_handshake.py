@@ -255,12 +255,15 @@ def test_refusals_are_kept_for_who_looks() -> None:
     clock.advance(KEPT_MS)
     (kept,) = keeper.refusals.lately()
     clock.advance(1)
-
+    later = keeper.refusals.lately()
     admitted(keeper, hello(cluster_id="two"))
+    again = keeper.refusals.lately()
     admitted(keeper, hello())
 
     assert kept[:3] == ("n2", "n1", "127.0.0.1")
     assert kept.reason.startswith("n1 is of cluster two")
+    assert (later, len(again)) == ([], 1)
+    # Whoever is taken is refused no more.
     assert keeper.refusals.lately() == []
 
 
