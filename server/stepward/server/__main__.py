@@ -45,9 +45,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _check(options: argparse.Namespace) -> int:
     """Say what is wrong with a configuration, one line each, or what it says."""
     from stepward.server import arguments, config_file
-    from stepward.server.logbook.identity import refuse_strangers
+    from stepward.server.logbook.errors import DirectoryTaken
     from stepward.server.peers import tls
     from stepward.server.store.errors import ServerError
+    from stepward.server.store.lmdb_store import strangers
 
     try:
         found = config_file.read(options.config, arguments.overrides(options, os.environ))
@@ -58,7 +59,8 @@ def _check(options: argparse.Namespace) -> int:
     try:
         if node.tls is not None:
             tls.check(node.tls, node.node_id)
-        refuse_strangers(node.data)
+        if foreign := strangers(node.data):
+            raise DirectoryTaken(node.data, foreign[0])
     except ServerError as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_CANNOT_START

@@ -157,7 +157,9 @@ def known_identity(directory: Path) -> Identity | None:
         DataLost: It has held a cluster, and the data is gone.
         StoreInUse: A node is running on it.
     """
-    refuse_strangers(directory)
+    others = strangers(directory)
+    if others:
+        raise DirectoryTaken(directory, others[0])
     mark = directory / _MARK
     marked = mark.read_text().strip() if mark.exists() else ""
     if not has_data(directory):
@@ -174,17 +176,6 @@ def known_identity(directory: Path) -> Identity | None:
     if identity is not None and not marked:
         _write_mark(directory, identity.cluster_id)
     return identity
-
-
-def refuse_strangers(directory: Path) -> None:
-    """See that a directory holds nothing but what a node has put there.
-
-    Raises:
-        DirectoryTaken: It holds something else, and no data of a node.
-    """
-    others = strangers(directory)
-    if others:
-        raise DirectoryTaken(directory, others[0])
 
 
 def found_cluster(
