@@ -24,8 +24,15 @@ RELATED_LEAST = {
     "submissions_waiting_max",
     "submission_bytes_waiting_max",
     "overload_retry_ms_max",
+    "webhook_wait_ms_max",
 }
-RELATED_MOST = {"overload_retry_ms_min", "peer_backoff_ms_min", "peer_beat_ms", "peer_silence_ms_max"}
+RELATED_MOST = {
+    "overload_retry_ms_min",
+    "webhook_wait_ms_min",
+    "peer_backoff_ms_min",
+    "peer_beat_ms",
+    "peer_silence_ms_max",
+}
 
 
 def test_defaults_keep_their_bounds() -> None:
@@ -220,3 +227,49 @@ def test_fingerprint_shows_any_difference() -> None:
 def test_pages_for_monitoring_may_be_off() -> None:
     """No port is a choice, too."""
     assert complaints(msgspec.structs.replace(NODE, http_port=None)) == []
+
+
+def with_webhook(folder: Path, url: str = "https://example.org/hook", secret: bytes = b"x" * 16) -> NodeConfig:
+    """A node that tells of incidents."""
+    path = folder / "secret"
+    path.write_bytes(secret)
+    return msgspec.structs.replace(NODE, webhook_url=url, webhook_secret_file=path)
+
+
+@pytest.mark.parametrize("size", [16, 4_096])
+def test_who_is_told_of_incidents(tmp_path: Path, size: int) -> None:
+    """An address, and a secret at either of its bounds; a newline at its end is none of it."""
+    config.check(CLUSTER, with_webhook(tmp_path, secret=b"x" * size + b"\n"))
+
+
+@pytest.mark.parametrize(
+    ("url", "secret", "field", "rule"),
+    [
+        ("example.org", b"x" * 16, "webhook_url", "must begin with http:// or https://"),
+        ("https://example.org", b"x" * 15 + b"\n", "webhook_secret_file", "a secret of 16 to 4096 bytes"),
+        ("https://example.org", b"x" * 4_097, "webhook_secret_file", "a secret of 16 to 4096 bytes"),
+        ("", b"x" * 16, "webhook_url", "it must be there with the other one"),
+    ],
+)
+def test_what_is_wrong_with_who_is_told(tmp_path: Path, url: str, secret: bytes, field: str, rule: str) -> None:
+    """It is told before the node starts."""
+    with pytest.raises(ConfigError, match=rule) as caught:
+        config.check(CLUSTER, with_webhook(tmp_path, url, secret))
+
+    assert caught.value.field == field
+
+
+def test_a_secret_must_be_there(tmp_path: Path) -> None:
+    """What is sent is signed, or not sent; a file that is not there is told with why."""
+    for path, rule in ((None, "it must be there with the other one"), (tmp_path / "none", "No such file")):
+        node = msgspec.structs.replace(NODE, webhook_url="https://example.org", webhook_secret_file=path)
+        with pytest.raises(ConfigError, match=rule) as caught:
+            config.check(CLUSTER, node)
+        assert caught.value.field == "webhook_secret_file"
+
+
+def test_waits_of_the_webhook() -> None:
+    """The first is not longer than the longest."""
+    with pytest.raises(ConfigError, match="webhook_wait_ms_min is 70; it must be at most webhook_wait_ms_max, 60"):
+        config.check(CLUSTER, msgspec.structs.replace(NODE, webhook_wait_ms_min=70, webhook_wait_ms_max=60))
+    config.check(CLUSTER, msgspec.structs.replace(NODE, webhook_wait_ms_min=60, webhook_wait_ms_max=60))

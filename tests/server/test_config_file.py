@@ -37,6 +37,10 @@ ca = "ca.pem"
 certificate = "/etc/stepward/n2.pem"
 key = "n2.key"
 
+[incidents]
+webhook_url = "https://example.org/hook"
+webhook_secret_file = "secret"
+
 [limits]
 streams_max = 20
 gather_ms_max = 2.5
@@ -59,6 +63,7 @@ def test_a_whole_file(tmp_path: Path) -> None:
     """Relative paths count from the folder of the file, so that a node starts the same from anywhere."""
     for name in ("ca.pem", "n2.key"):
         (tmp_path / name).touch()
+    (tmp_path / "secret").write_text("x" * 16)
     text = WHOLE.replace("/etc/stepward/n2.pem", str(tmp_path / "ca.pem"))
 
     found = read(written(tmp_path, text))
@@ -74,6 +79,8 @@ def test_a_whole_file(tmp_path: Path) -> None:
         http_host="0.0.0.0",
         http_port=9001,
         tls=TlsFiles(ca=tmp_path / "ca.pem", certificate=tmp_path / "ca.pem", key=tmp_path / "n2.key"),
+        webhook_url="https://example.org/hook",
+        webhook_secret_file=tmp_path / "secret",
         streams_max=20,
         gather_ms_max=2.5,
     )

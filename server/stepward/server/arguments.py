@@ -29,6 +29,8 @@ VARIABLES: Final[dict[str, Key]] = {
     "STEPWARD_ADVERTISE": ("node", "advertise"),
     "STEPWARD_NODES": ("cluster", "nodes"),
     "STEPWARD_TRUSTED_NETWORK": ("node", "trusted_network"),
+    "STEPWARD_WEBHOOK_URL": ("incidents", "webhook_url"),
+    "STEPWARD_WEBHOOK_SECRET_FILE": ("incidents", "webhook_secret_file"),
     "STEPWARD_SESSION_TTL_MS": ("cluster", "session_ttl_ms"),
     "STEPWARD_RETENTION_MS": ("cluster", "retention_ms"),
     "STEPWARD_HTTP_HOST": ("http", "host"),

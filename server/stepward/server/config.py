@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from stepward.server import placement
+from stepward.server import http_post, placement, webhook_signature
 from stepward.server.core.limits import Limits
 from stepward.server.logbook.outbox import ReplicaLimits
 
@@ -215,6 +215,17 @@ class NodeConfig(Struct, frozen=True, kw_only=True):
     stop_grace_ms: int = 5_000
     # A flush that takes longer means a disk that is gone; the process ends so that another node may lead.
     flush_ms_max: int = 10_000
+    # Who is told of incidents ("": nobody), and the file with the secret that signs what he is told.
+    webhook_url: str = ""
+    webhook_secret_file: Path | None = None
+    # How long a request to it may take, and how long is waited before another: from the first to the longest.
+    webhook_timeout_ms: int = 10_000
+    webhook_wait_ms_min: int = 1_000
+    webhook_wait_ms_max: int = 60_000
+    # How often he may refuse a request before it is given up, so that one that he cannot take does not hold the others.
+    webhook_tries_max: int = 10
+    # How long a notice is of use: a day. Silence is borne for so long.
+    webhook_age_ms_max: int = 86_400_000
     # Failures of the supervisor in a row that end the node.
     supervisor_failures_max: int = 5
 
@@ -283,6 +294,11 @@ NODE_BOUNDS = (
     Bound("stop_grace_ms", 0, 60_000),
     Bound("flush_ms_max", 100, 600_000),
     Bound("supervisor_failures_max", 1, 1_000),
+    Bound("webhook_timeout_ms", 100, 60_000),
+    Bound("webhook_wait_ms_min", 10, 60_000),
+    Bound("webhook_wait_ms_max", 10, 3_600_000),
+    Bound("webhook_tries_max", 1, 1_000),
+    Bound("webhook_age_ms_max", 1_000, 30 * 86_400_000),
 )
 
 
@@ -303,6 +319,7 @@ def problems(cluster: ClusterConfig, node: NodeConfig) -> Iterator[ConfigError]:
         *_out_of_bounds(node, NODE_BOUNDS),
         *(ConfigError(*fault) for fault in placement.faults(node)),
         *_tls_problems(node),
+        *_webhook_problems(node),
     ]
     yield from wrong
     blamed = {problem.field for problem in wrong}
@@ -331,6 +348,27 @@ def _tls_problems(node: NodeConfig) -> Iterator[ConfigError]:
             yield ConfigError(f"tls.{name}", path, f"it must be a file that can be read: {error.strerror}")
 
 
+def _webhook_problems(node: NodeConfig) -> Iterator[ConfigError]:
+    """An address and a secret, both or neither; what can be looked at beforehand is."""
+    url, path = node.webhook_url, node.webhook_secret_file
+    if url:
+        try:
+            http_post.parse_url(url)
+        except ValueError as error:
+            yield ConfigError("webhook_url", repr(url), str(error))
+    if bool(url) is not (path is not None):
+        field = "webhook_secret_file" if url else "webhook_url"
+        yield ConfigError(field, "missing", "it must be there with the other one: what is sent is signed")
+    if path is not None:
+        try:
+            webhook_signature.read_secret(path)
+        except OSError as error:
+            rule = f"it must be a file that can be read: {error.strerror}"
+            yield ConfigError("webhook_secret_file", path, rule)
+        except ValueError as error:
+            yield ConfigError("webhook_secret_file", path, str(error))
+
+
 def _relations(cluster: ClusterConfig, node: NodeConfig) -> Iterator[ConfigError]:
     limits = cluster.limits
     if len(node.nodes) > 1 and limits.session_ttl_ms < SESSION_TTL_MS_MIN_NODES:
@@ -342,6 +380,9 @@ def _relations(cluster: ClusterConfig, node: NodeConfig) -> Iterator[ConfigError
     if node.peer_backoff_ms_min > node.peer_backoff_ms_max:
         rule = f"it must be at most peer_backoff_ms_max, {node.peer_backoff_ms_max}"
         yield ConfigError("peer_backoff_ms_min", node.peer_backoff_ms_min, rule)
+    if node.webhook_wait_ms_min > node.webhook_wait_ms_max:
+        rule = f"it must be at most webhook_wait_ms_max, {node.webhook_wait_ms_max}"
+        yield ConfigError("webhook_wait_ms_min", node.webhook_wait_ms_min, rule)
     # A definition counts twice: as it came and as it is decided.
     largest = 2 * max(cluster.message_bytes_max, limits.definition_bytes_max)
     for field, least, reason in (

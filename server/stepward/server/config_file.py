@@ -31,6 +31,7 @@ _TEXTS: Final[dict[Key, str]] = {
     ("node", "host"): "host",
     ("node", "advertise"): "advertise",
     ("http", "host"): "http_host",
+    ("incidents", "webhook_url"): "webhook_url",
 }
 _NUMBERS: Final[dict[Key, str]] = {
     ("node", "port"): "port",
@@ -46,6 +47,7 @@ _DATA: Final = ("node", "data")
 _ID: Final = ("node", "id")
 # What is compared with the entry of the node itself.
 _OF_THE_ID: Final = frozenset({"node_id", "port", "host"})
+_SECRET: Final = ("incidents", "webhook_secret_file")
 _NODES: Final = ("cluster", "nodes")
 _TLS: Final[dict[Key, str]] = {("tls", name): name for name in TlsFiles.__struct_fields__}
 # Everything else of a node that has a bound.
@@ -53,7 +55,7 @@ _LIMITS: Final[dict[Key, str]] = {
     ("limits", bound.field): bound.field for bound in config.NODE_BOUNDS if bound.field not in _NUMBERS.values()
 }
 
-KEYS: Final[tuple[Key, ...]] = (_DATA, *_TEXTS, _NODES, *_NUMBERS, *_FLAGS, *_TLS, *_LIMITS)
+KEYS: Final[tuple[Key, ...]] = (_DATA, _SECRET, *_TEXTS, _NODES, *_NUMBERS, *_FLAGS, *_TLS, *_LIMITS)
 SECTIONS: Final = frozenset(key[0] for key in KEYS)
 
 _HEADER: Final = re.compile(r"\s*\[\s*([A-Za-z0-9_.\"' -]+?)\s*\]")
@@ -152,6 +154,7 @@ class _Reading:
             node["http_port"] = None
         self._take(node, "nodes", self._nodes())
         self._take(node, "tls", self._tls())
+        self._take(node, "webhook_secret_file", self._path_of(_SECRET))
         data = self._path_of(_DATA)
         if data is None:
             if _DATA not in self._values and _DATA not in self._overrides:
@@ -330,7 +333,13 @@ def _fields() -> Iterator[tuple[str, Key]]:
         yield f"tls.{field}", key
 
 
-_KEYS_OF_FIELDS: Final = {"data": _DATA, "nodes": _NODES, "trusted_network": _TRUSTED, **dict(_fields())}
+_KEYS_OF_FIELDS: Final = {
+    "data": _DATA,
+    "nodes": _NODES,
+    "trusted_network": _TRUSTED,
+    "webhook_secret_file": _SECRET,
+    **dict(_fields()),
+}
 
 
 def _key_of(field: str) -> Key:

@@ -220,6 +220,19 @@ WORK: Final = (
         lambda v: v.counters.sweeps_refused,
     ),
     counter("swept_total", "Due subjects that sweeps handled.", lambda v: v.counters.swept),
+    counter(
+        "notices_sent_total",
+        "Notices of incidents that the webhook took from this node.",
+        lambda v: v.counters.notices_sent,
+    ),
+    counter(
+        "notices_given_up_total",
+        "Notices that were never sent: refused too often, too old, or too many; alarm on any.",
+        lambda v: v.counters.notices_given_up,
+    ),
+    counter(
+        "webhook_failures_total", "Requests to the webhook that went wrong.", lambda v: v.counters.webhook_failures
+    ),
     counter("jobs_purged_total", "Ended jobs that were removed after their time.", lambda v: v.counters.purged),
     counter(
         "jobs_stuck_total", "Jobs found with nothing left to move them; alarm on any.", lambda v: v.counters.jobs_stuck

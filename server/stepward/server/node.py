@@ -48,6 +48,7 @@ from stepward.server.sessions import Sessions
 from stepward.server.shard import Shard
 from stepward.server.supervisor import Supervisor
 from stepward.server.vitals import Vitals
+from stepward.server.webhook import Telling
 from stepward.v1 import (
     agent_service_pb2,
     cluster_service_pb2,
@@ -135,6 +136,8 @@ class Node:
         self._agent_calls = self._serve_agents(AgentCalls)
         self._vitals = self._make_vitals()
         self._probes = probes
+        chance = random.Random(random.SystemRandom().getrandbits(128))
+        self._telling = Telling(self._shard, config, self._clock, self._counters, self.identity.cluster_id, chance)
         self._peering = Peering(
             self.identity,
             self._shard,
@@ -241,6 +244,7 @@ class Node:
         if self._supervision is not None:
             self._supervision.cancel()
             await asyncio.gather(self._supervision, return_exceptions=True)
+        await self._telling.stop()
         self._vitals.stop()
         await self._peering.stop_fetching()
         self._shard.stop()
@@ -375,6 +379,7 @@ class Node:
                 "job_waiters": lambda: self._gateway.waiters,
                 "job_watchers": lambda: self._gateway.watchers,
                 "submissions": lambda: self._admission.waiting,
+                "notices": lambda: self._telling.waiting,
             },
             contact_age_ms_max=self._cluster.limits.session_ttl_ms // 3,
         )

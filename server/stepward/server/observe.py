@@ -75,6 +75,10 @@ class Counters(Struct):
     sweeps: int = 0
     sweeps_refused: int = 0
     swept: int = 0
+    # Notices of incidents that were sent, that were given up, and requests with some that went wrong.
+    notices_sent: int = 0
+    notices_given_up: int = 0
+    webhook_failures: int = 0
     # Ended jobs that were removed after their time, and jobs that were found with nothing left to move them: our fault.
     purged: int = 0
     jobs_stuck: int = 0
