@@ -85,7 +85,7 @@ OTHERS: Final[dict[str, tuple[Patch, ...]]] = {
 
 # The first seed of a run without a guard. Where one storm in a hundred shows it, the run begins near one that does.
 FIRST: Final = 3_000
-FIRST_OF: Final[dict[str, int]] = {"an old token changes nothing": 3_080, "only new entries are taken over": 3_060}
+FIRST_OF: Final[dict[str, int]] = {"an old token changes nothing": 3_110, "only new entries are taken over": 3_060}
 
 # Seeds within which a run without it is red, with room to spare.
 SEEN: Final[dict[str, int]] = {
