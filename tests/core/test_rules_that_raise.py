@@ -38,8 +38,10 @@ from stepward.server.core.commands import (
     Swept,
     TerminateJob,
     Unknown,
+    WatchSilence,
 )
 from stepward.server.core.draft import Draft
+from stepward.server.core.epoch_rows import Epoch
 from stepward.server.core.limits import Limits
 from stepward.server.core.parts import Resolution
 from stepward.server.core.rejections import Reason, Refused, Rejection
@@ -104,6 +106,14 @@ def late() -> World:
     return world
 
 
+def silent() -> World:
+    """A leadership in which nobody supervises."""
+    world = prepared()
+    world.put(keys.EPOCH, Epoch(1, 0))
+    world.now_ms = 9_000
+    return world
+
+
 def _report(world: World) -> ReportAttempts:
     step = world.step("running", "hotel")
     assert step is not None
@@ -127,6 +137,7 @@ EXAMPLES: dict[type[Command], tuple[Callable[[], World], Callable[[World], Comma
     DrainSession: (prepared, lambda _: DrainSession(SESSION, 1)),
     ReportAttempts: (prepared, _report),
     Sweep: (late, lambda _: Sweep(100)),
+    WatchSilence: (silent, lambda _: WatchSilence(1_500)),
     ResolveIncident: (prepared, lambda _: ResolveIncident(1, Resolution.COMPENSATE, NO_OUTPUT, False, "why", "me")),
     MarkNotices: (prepared, lambda _: MarkNotices(1, 0)),
 }

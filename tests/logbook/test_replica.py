@@ -31,7 +31,7 @@ def test_first_step_opens_an_epoch() -> None:
 
     assert outbox.standing.leads
     assert (outbox.standing.epoch, outbox.standing.term, outbox.standing.head.sequence) == (1, 1, 1)
-    opened = (keys.EPOCH, keys.encode_row(epoch_rows.Epoch(epoch=1, log_ms=0)))
+    opened = (keys.EPOCH, keys.encode_row(epoch_rows.Epoch(epoch=1, log_ms=0, led_ms=0)))
     assert [(one.sequence, one.epoch, one.puts, one.deletes) for one in outbox.applied] == [(1, 1, [opened], [])]
 
 

@@ -15,6 +15,7 @@ from stepward.server.core.commands import (
     OpenSession,
     SessionOpened,
     SessionRenewed,
+    SilenceWatched,
     StreamClosed,
     Swept,
     VerbDone,
@@ -75,6 +76,8 @@ def answered(command: AnyCommand, answer: Answer) -> list[str]:
             return ["it was resolved before"] if already else ["resolved"]
         case NoticesMarked(done=done):
             return [f"notices up to {done} are done"]
+        case SilenceWatched(silent_ms=silent_ms):
+            return [f"no beat for {silent_ms}"]
         case _:
             assert_never(answer)
 

@@ -39,7 +39,7 @@ def admission(
 class Host:
     """A shard with rules of a test's own."""
 
-    def __init__(self, decider: Decider, **config: object) -> None:
+    def __init__(self, decider: Decider, *, clock: Clock = CLOCK, **config: object) -> None:
         store = MemoryStore()
         found_cluster(store, "n1", wall_ms=CLOCK.wall_ms())
         self.identity = open_identity(store)
@@ -52,11 +52,11 @@ class Host:
             identity=self.identity,
             decider=decider,
             boot_id="boot",
-            now=Instant(CLOCK.steady_ms(), CLOCK.wall_ms()),
+            now=Instant(clock.steady_ms(), clock.wall_ms()),
             rng=random.Random(1),
             on_failure=lambda command, error: None,
         )
-        self.shard = Shard(replica, clock=CLOCK, config=self.config, counters=self.counters, on_fatal=self.fatal.append)
+        self.shard = Shard(replica, clock=clock, config=self.config, counters=self.counters, on_fatal=self.fatal.append)
 
     async def lead(self) -> Shard:
         """Start, and wait until the epoch is open."""

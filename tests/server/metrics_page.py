@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
+
+from ruamel.yaml import YAML
 
 from stepward.server import metrics
 from stepward.server.metrics import PREFIX, Metric
 from tests.repo.sources import ROOT
 
 PAGE: Final = ROOT / "docs" / "metrics.md"
+ALERTS: Final = Path(metrics.__file__).with_name("alerts.yml")
 _HEAD: Final = """\
 # What a node tells
 
@@ -24,9 +28,13 @@ it, `--no-http` turns them off. They listen on loopback unless told otherwise, a
 
 All three answer while the node hangs. Values that only the node's own loop can tell are up to a second old.
 
-To alarm on: `stepward_healthy` or `stepward_ready` at 0 for some seconds; any rise of `stepward_failures_total` or
-`stepward_jobs_stuck_total`; `stepward_supervisor_beat_age_seconds` above 5; no node with `stepward_leader` at 1;
-`stepward_follower_connected` at 0; `stepward_disk_free_bytes` low; elections that nobody caused.
+What begins with *On the leader* is told by the node that leads and by no other, and is gone from a node in the moment
+in which it leads no more: a sum over all nodes is the truth. Everything else each node tells as it sees it, from its
+own rows and by its own clock; of what all of them see, take the worst.
+
+Alerts for Prometheus come with the server, in `stepward/server/alerts.yml`, each with what to do:
+
+{alerts}
 
 This page is written by `make docs`; a test keeps it equal to the code. The names are stable.
 """
@@ -37,6 +45,7 @@ _COLUMNS: Final = """\
 _SECTIONS: Final = (
     ("Role and log", metrics.STANDING),
     ("Work", metrics.WORK),
+    ("Supervision", metrics.SUPERVISION),
     ("Between nodes", metrics.PEERS),
     ("Disk", metrics.DISK),
 )
@@ -48,12 +57,23 @@ Processor time, memory and open files of the process are there, too, as `process
 
 def page() -> str:
     """The whole page."""
-    parts = [_HEAD]
+    parts = [_HEAD.format(alerts=_alerts())]
     for title, table in _SECTIONS:
         parts.append(f"\n## {title}\n\n{_COLUMNS}{_lines(table)}")
     parts.append(f"\n## Durations\n\n{_COLUMNS}")
     parts += [f"| `{PREFIX}{spread.name}` | histogram |  | {spread.help} |\n" for spread in metrics.SPREADS]
     return "".join((*parts, _PROCESS))
+
+
+def _alerts() -> str:
+    """The alerts, with when they fire."""
+    lines = ["| alert | severity | fires when | for |", "|---|---|---|---|"]
+    for group in YAML(typ="safe").load(ALERTS.read_text())["groups"]:
+        lines += [
+            f"| `{rule['alert']}` | {rule['labels']['severity']} | `{rule['expr']}` | {rule.get('for', 'at once')} |"
+            for rule in group["rules"]
+        ]
+    return "\n".join(lines)
 
 
 def _lines(table: Sequence[Metric]) -> str:

@@ -63,8 +63,7 @@ class Desk:
         async with nodes.running(directory, limits=LIMITS) as node, nodes.connected(node.address) as stubs:
             desk = cls(node, stubs)
             await desk.fill()
-            assert node._supervision is not None
-            node._supervision.cancel()
+            await node._oversight.stop()
             await desk.settle()
             node._shard.on_applied(desk._batches.append)
             yield desk

@@ -132,6 +132,7 @@ def vitals_of(host: Host, clock: ManualClock) -> Vitals:
         data_file=host.config.data,
         gauges={},
         contact_age_ms_max=CONTACT_AGE_MS_MAX,
+        supervises=lambda: True,
     )
 
 

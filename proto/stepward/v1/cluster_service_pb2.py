@@ -27,15 +27,19 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from stepward.v1 import common_pb2 as stepward_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!stepward/v1/cluster_service.proto\x12\x0bstepward.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18stepward/v1/common.proto\"\x12\n\x10GetStatusRequest\"\xd0\x02\n\x11GetStatusResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12(\n\x06shards\x18\x04 \x03(\x0b\x32\x18.stepward.v1.ShardStatus\x12.\n\nstarted_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0b\n\x03pid\x18\x06 \x01(\r\x12$\n\x07members\x18\x07 \x03(\x0b\x32\x13.stepward.v1.Member\x12%\n\x05state\x18\x08 \x01(\x0e\x32\x16.stepward.v1.NodeState\x12\x13\n\x0bincarnation\x18\t \x01(\x04\x12\x14\n\x0cstate_reason\x18\n \x01(\t\x12&\n\x08refusals\x18\x0b \x03(\x0b\x32\x14.stepward.v1.Refusal\"Y\n\x07Refusal\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x17\n\x0frefused_node_id\x18\x02 \x01(\t\x12\x14\n\x0crefused_host\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\"*\n\x06Member\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"\xff\x03\n\x0bShardStatus\x12\r\n\x05shard\x18\x01 \x01(\r\x12\x0e\n\x06leader\x18\x02 \x01(\x08\x12\x11\n\tleader_id\x18\x03 \x01(\t\x12\x0c\n\x04term\x18\x04 \x01(\x04\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\x12\x10\n\x08sequence\x18\x06 \x01(\x04\x12\x0c\n\x04hash\x18\x07 \x01(\t\x12\x36\n\x12supervisor_beat_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07overdue\x18\t \x01(\x04\x12\x13\n\x0bled_time_ms\x18\n \x01(\x03\x12\x13\n\x0blog_time_ms\x18\x0b \x01(\x03\x12#\n\x04jobs\x18\x0c \x03(\x0b\x32\x15.stepward.v1.JobCount\x12\x13\n\x0bstore_bytes\x18\r \x01(\x04\x12.\n\tfollowers\x18\x0e \x03(\x0b\x32\x1b.stepward.v1.FollowerStatus\x12\x17\n\x0flog_first_index\x18\x0f \x01(\x04\x12\x16\n\x0elog_last_index\x18\x10 \x01(\x04\x12\x35\n\x12leader_contact_age\x18\x11 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\nfree_bytes\x18\x12 \x01(\x04\x12\x15\n\rfetching_rows\x18\x13 \x01(\x08\x12\x11\n\telections\x18\x14 \x01(\x04\"x\n\x0e\x46ollowerStatus\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x11\n\tconnected\x18\x02 \x01(\x08\x12\x13\n\x0bmatch_index\x18\x03 \x01(\x04\x12-\n\nanswer_age\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"?\n\x08JobCount\x12$\n\x05state\x18\x01 \x01(\x0e\x32\x15.stepward.v1.JobState\x12\r\n\x05\x63ount\x18\x02 \x01(\x04\"\x16\n\x14\x43reateClusterRequest\"Q\n\x15\x43reateClusterResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12$\n\x07members\x18\x02 \x03(\x0b\x32\x13.stepward.v1.Member\"7\n\x15TransferLeaderRequest\x12\r\n\x05shard\x18\x01 \x01(\r\x12\x0f\n\x07node_id\x18\x02 \x01(\t\"7\n\x16TransferLeaderResponse\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0c\n\x04term\x18\x02 \x01(\x04\"J\n\x12RecoverNodeRequest\x12\x15\n\rgone_node_ids\x18\x01 \x03(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\r\n\x05\x61\x63tor\x18\x03 \x01(\t\"&\n\x13RecoverNodeResponse\x12\x0f\n\x07warning\x18\x01 \x01(\t*\x8a\x01\n\tNodeState\x12\x1a\n\x16NODE_STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10NODE_STATE_EMPTY\x10\x01\x12\x1a\n\x16NODE_STATE_QUARANTINED\x10\x02\x12\x16\n\x12NODE_STATE_SERVING\x10\x03\x12\x17\n\x13NODE_STATE_DIVERGED\x10\x04\x32\xe1\x02\n\x0e\x43lusterService\x12J\n\tGetStatus\x12\x1d.stepward.v1.GetStatusRequest\x1a\x1e.stepward.v1.GetStatusResponse\x12V\n\rCreateCluster\x12!.stepward.v1.CreateClusterRequest\x1a\".stepward.v1.CreateClusterResponse\x12Y\n\x0eTransferLeader\x12\".stepward.v1.TransferLeaderRequest\x1a#.stepward.v1.TransferLeaderResponse\x12P\n\x0bRecoverNode\x12\x1f.stepward.v1.RecoverNodeRequest\x1a .stepward.v1.RecoverNodeResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!stepward/v1/cluster_service.proto\x12\x0bstepward.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18stepward/v1/common.proto\"\x12\n\x10GetStatusRequest\"\xd0\x02\n\x11GetStatusResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12(\n\x06shards\x18\x04 \x03(\x0b\x32\x18.stepward.v1.ShardStatus\x12.\n\nstarted_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0b\n\x03pid\x18\x06 \x01(\r\x12$\n\x07members\x18\x07 \x03(\x0b\x32\x13.stepward.v1.Member\x12%\n\x05state\x18\x08 \x01(\x0e\x32\x16.stepward.v1.NodeState\x12\x13\n\x0bincarnation\x18\t \x01(\x04\x12\x14\n\x0cstate_reason\x18\n \x01(\t\x12&\n\x08refusals\x18\x0b \x03(\x0b\x32\x14.stepward.v1.Refusal\"Y\n\x07Refusal\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x17\n\x0frefused_node_id\x18\x02 \x01(\t\x12\x14\n\x0crefused_host\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\"*\n\x06Member\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"\xae\x04\n\x0bShardStatus\x12\r\n\x05shard\x18\x01 \x01(\r\x12\x0e\n\x06leader\x18\x02 \x01(\x08\x12\x11\n\tleader_id\x18\x03 \x01(\t\x12\x0c\n\x04term\x18\x04 \x01(\x04\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\x12\x10\n\x08sequence\x18\x06 \x01(\x04\x12\x0c\n\x04hash\x18\x07 \x01(\t\x12\x36\n\x12supervisor_beat_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07overdue\x18\t \x01(\x04\x12\x13\n\x0bled_time_ms\x18\n \x01(\x03\x12\x13\n\x0blog_time_ms\x18\x0b \x01(\x03\x12#\n\x04jobs\x18\x0c \x03(\x0b\x32\x15.stepward.v1.JobCount\x12\x13\n\x0bstore_bytes\x18\r \x01(\x04\x12.\n\tfollowers\x18\x0e \x03(\x0b\x32\x1b.stepward.v1.FollowerStatus\x12\x17\n\x0flog_first_index\x18\x0f \x01(\x04\x12\x16\n\x0elog_last_index\x18\x10 \x01(\x04\x12\x35\n\x12leader_contact_age\x18\x11 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\nfree_bytes\x18\x12 \x01(\x04\x12\x15\n\rfetching_rows\x18\x13 \x01(\x08\x12\x11\n\telections\x18\x14 \x01(\x04\x12-\n\x0bsupervision\x18\x15 \x01(\x0b\x32\x18.stepward.v1.Supervision\"\x9c\x04\n\x0bSupervision\x12.\n\x06health\x18\x01 \x01(\x0e\x32\x1e.stepward.v1.SupervisionHealth\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12+\n\x08\x62\x65\x61t_age\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\nbeat_epoch\x18\x04 \x01(\x04\x12\r\n\x05\x62\x65\x61ts\x18\x05 \x01(\x04\x12\x14\n\x0cremediations\x18\x06 \x01(\x04\x12\x0b\n\x03\x64ue\x18\x07 \x01(\x04\x12\x0f\n\x07overdue\x18\x08 \x01(\x04\x12\x31\n\x0eoldest_overdue\x18\t \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0foverdue_by_kind\x18\n \x03(\x0b\x32\x16.stepward.v1.KindCount\x12\'\n\x05\x62rake\x18\x0b \x01(\x0b\x32\x18.stepward.v1.BrakeStatus\x12,\n\x08\x62reakers\x18\x0c \x03(\x0b\x32\x1a.stepward.v1.BreakerStatus\x12\x16\n\x0eincidents_open\x18\r \x01(\x04\x12\x13\n\x0b\x65pochs_lost\x18\x0e \x01(\r\x12\r\n\x05stays\x18\x0f \x01(\x08\x12\x38\n\x15\x64\x65tection_latency_max\x18\x10 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x18\n\x10supervisor_state\x18\x11 \x01(\t\"(\n\tKindCount\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\r\n\x05\x63ount\x18\x02 \x01(\x04\"\x85\x01\n\x0b\x42rakeStatus\x12\n\n\x02on\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12*\n\x07\x65nds_in\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0c\n\x04held\x18\x04 \x01(\x04\x12\x12\n\nper_minute\x18\x05 \x01(\r\x12\x0c\n\x04used\x18\x06 \x01(\r\"\xa9\x01\n\rBreakerStatus\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06\x61\x63tion\x18\x02 \x01(\t\x12(\n\x05state\x18\x03 \x01(\x0e\x32\x19.stepward.v1.BreakerState\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12,\n\tprobes_in\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\r\n\x05queue\x18\x06 \x01(\t\"x\n\x0e\x46ollowerStatus\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x11\n\tconnected\x18\x02 \x01(\x08\x12\x13\n\x0bmatch_index\x18\x03 \x01(\x04\x12-\n\nanswer_age\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"?\n\x08JobCount\x12$\n\x05state\x18\x01 \x01(\x0e\x32\x15.stepward.v1.JobState\x12\r\n\x05\x63ount\x18\x02 \x01(\x04\"\x16\n\x14\x43reateClusterRequest\"Q\n\x15\x43reateClusterResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12$\n\x07members\x18\x02 \x03(\x0b\x32\x13.stepward.v1.Member\"7\n\x15TransferLeaderRequest\x12\r\n\x05shard\x18\x01 \x01(\r\x12\x0f\n\x07node_id\x18\x02 \x01(\t\"7\n\x16TransferLeaderResponse\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0c\n\x04term\x18\x02 \x01(\x04\"J\n\x12RecoverNodeRequest\x12\x15\n\rgone_node_ids\x18\x01 \x03(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\r\n\x05\x61\x63tor\x18\x03 \x01(\t\"&\n\x13RecoverNodeResponse\x12\x0f\n\x07warning\x18\x01 \x01(\t*\x8a\x01\n\tNodeState\x12\x1a\n\x16NODE_STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10NODE_STATE_EMPTY\x10\x01\x12\x1a\n\x16NODE_STATE_QUARANTINED\x10\x02\x12\x16\n\x12NODE_STATE_SERVING\x10\x03\x12\x17\n\x13NODE_STATE_DIVERGED\x10\x04*\x95\x01\n\x11SupervisionHealth\x12\"\n\x1eSUPERVISION_HEALTH_UNSPECIFIED\x10\x00\x12\x1b\n\x17SUPERVISION_HEALTH_WELL\x10\x01\x12\x1e\n\x1aSUPERVISION_HEALTH_WARNING\x10\x02\x12\x1f\n\x1bSUPERVISION_HEALTH_CRITICAL\x10\x03*|\n\x0c\x42reakerState\x12\x1d\n\x19\x42REAKER_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14\x42REAKER_STATE_CLOSED\x10\x01\x12\x16\n\x12\x42REAKER_STATE_OPEN\x10\x02\x12\x1b\n\x17\x42REAKER_STATE_HALF_OPEN\x10\x03\x32\xe1\x02\n\x0e\x43lusterService\x12J\n\tGetStatus\x12\x1d.stepward.v1.GetStatusRequest\x1a\x1e.stepward.v1.GetStatusResponse\x12V\n\rCreateCluster\x12!.stepward.v1.CreateClusterRequest\x1a\".stepward.v1.CreateClusterResponse\x12Y\n\x0eTransferLeader\x12\".stepward.v1.TransferLeaderRequest\x1a#.stepward.v1.TransferLeaderResponse\x12P\n\x0bRecoverNode\x12\x1f.stepward.v1.RecoverNodeRequest\x1a .stepward.v1.RecoverNodeResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'stepward.v1.cluster_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_NODESTATE']._serialized_start=1674
-  _globals['_NODESTATE']._serialized_end=1812
+  _globals['_NODESTATE']._serialized_start=2614
+  _globals['_NODESTATE']._serialized_end=2752
+  _globals['_SUPERVISIONHEALTH']._serialized_start=2755
+  _globals['_SUPERVISIONHEALTH']._serialized_end=2904
+  _globals['_BREAKERSTATE']._serialized_start=2906
+  _globals['_BREAKERSTATE']._serialized_end=3030
   _globals['_GETSTATUSREQUEST']._serialized_start=141
   _globals['_GETSTATUSREQUEST']._serialized_end=159
   _globals['_GETSTATUSRESPONSE']._serialized_start=162
@@ -45,23 +49,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MEMBER']._serialized_start=591
   _globals['_MEMBER']._serialized_end=633
   _globals['_SHARDSTATUS']._serialized_start=636
-  _globals['_SHARDSTATUS']._serialized_end=1147
-  _globals['_FOLLOWERSTATUS']._serialized_start=1149
-  _globals['_FOLLOWERSTATUS']._serialized_end=1269
-  _globals['_JOBCOUNT']._serialized_start=1271
-  _globals['_JOBCOUNT']._serialized_end=1334
-  _globals['_CREATECLUSTERREQUEST']._serialized_start=1336
-  _globals['_CREATECLUSTERREQUEST']._serialized_end=1358
-  _globals['_CREATECLUSTERRESPONSE']._serialized_start=1360
-  _globals['_CREATECLUSTERRESPONSE']._serialized_end=1441
-  _globals['_TRANSFERLEADERREQUEST']._serialized_start=1443
-  _globals['_TRANSFERLEADERREQUEST']._serialized_end=1498
-  _globals['_TRANSFERLEADERRESPONSE']._serialized_start=1500
-  _globals['_TRANSFERLEADERRESPONSE']._serialized_end=1555
-  _globals['_RECOVERNODEREQUEST']._serialized_start=1557
-  _globals['_RECOVERNODEREQUEST']._serialized_end=1631
-  _globals['_RECOVERNODERESPONSE']._serialized_start=1633
-  _globals['_RECOVERNODERESPONSE']._serialized_end=1671
-  _globals['_CLUSTERSERVICE']._serialized_start=1815
-  _globals['_CLUSTERSERVICE']._serialized_end=2168
+  _globals['_SHARDSTATUS']._serialized_end=1194
+  _globals['_SUPERVISION']._serialized_start=1197
+  _globals['_SUPERVISION']._serialized_end=1737
+  _globals['_KINDCOUNT']._serialized_start=1739
+  _globals['_KINDCOUNT']._serialized_end=1779
+  _globals['_BRAKESTATUS']._serialized_start=1782
+  _globals['_BRAKESTATUS']._serialized_end=1915
+  _globals['_BREAKERSTATUS']._serialized_start=1918
+  _globals['_BREAKERSTATUS']._serialized_end=2087
+  _globals['_FOLLOWERSTATUS']._serialized_start=2089
+  _globals['_FOLLOWERSTATUS']._serialized_end=2209
+  _globals['_JOBCOUNT']._serialized_start=2211
+  _globals['_JOBCOUNT']._serialized_end=2274
+  _globals['_CREATECLUSTERREQUEST']._serialized_start=2276
+  _globals['_CREATECLUSTERREQUEST']._serialized_end=2298
+  _globals['_CREATECLUSTERRESPONSE']._serialized_start=2300
+  _globals['_CREATECLUSTERRESPONSE']._serialized_end=2381
+  _globals['_TRANSFERLEADERREQUEST']._serialized_start=2383
+  _globals['_TRANSFERLEADERREQUEST']._serialized_end=2438
+  _globals['_TRANSFERLEADERRESPONSE']._serialized_start=2440
+  _globals['_TRANSFERLEADERRESPONSE']._serialized_end=2495
+  _globals['_RECOVERNODEREQUEST']._serialized_start=2497
+  _globals['_RECOVERNODEREQUEST']._serialized_end=2571
+  _globals['_RECOVERNODERESPONSE']._serialized_start=2573
+  _globals['_RECOVERNODERESPONSE']._serialized_end=2611
+  _globals['_CLUSTERSERVICE']._serialized_start=3033
+  _globals['_CLUSTERSERVICE']._serialized_end=3386
 # @@protoc_insertion_point(module_scope)

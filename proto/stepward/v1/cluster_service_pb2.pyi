@@ -54,6 +54,62 @@ NODE_STATE_DIVERGED: NodeState.ValueType  # 4
 """Its rows and the log do not fit together: it has stopped, and keeps its files."""
 Global___NodeState: _TypeAlias = NodeState  # noqa: Y015
 
+class _SupervisionHealth:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _SupervisionHealthEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SupervisionHealth.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SUPERVISION_HEALTH_UNSPECIFIED: _SupervisionHealth.ValueType  # 0
+    """Not said: an older node."""
+    SUPERVISION_HEALTH_WELL: _SupervisionHealth.ValueType  # 1
+    """What is due is dealt with."""
+    SUPERVISION_HEALTH_WARNING: _SupervisionHealth.ValueType  # 2
+    """Somebody should look: a sign of life is missing for 3 s, or less than usual is done on purpose."""
+    SUPERVISION_HEALTH_CRITICAL: _SupervisionHealth.ValueType  # 3
+    """Nobody looks after what hangs: no sign of life or no leader for 8 s, or remedies are off."""
+
+class SupervisionHealth(_SupervisionHealth, metaclass=_SupervisionHealthEnumTypeWrapper):
+    """How supervision is."""
+
+SUPERVISION_HEALTH_UNSPECIFIED: SupervisionHealth.ValueType  # 0
+"""Not said: an older node."""
+SUPERVISION_HEALTH_WELL: SupervisionHealth.ValueType  # 1
+"""What is due is dealt with."""
+SUPERVISION_HEALTH_WARNING: SupervisionHealth.ValueType  # 2
+"""Somebody should look: a sign of life is missing for 3 s, or less than usual is done on purpose."""
+SUPERVISION_HEALTH_CRITICAL: SupervisionHealth.ValueType  # 3
+"""Nobody looks after what hangs: no sign of life or no leader for 8 s, or remedies are off."""
+Global___SupervisionHealth: _TypeAlias = SupervisionHealth  # noqa: Y015
+
+class _BreakerState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _BreakerStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_BreakerState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    BREAKER_STATE_UNSPECIFIED: _BreakerState.ValueType  # 0
+    """Not said."""
+    BREAKER_STATE_CLOSED: _BreakerState.ValueType  # 1
+    """Offered as usual, while failures are counted."""
+    BREAKER_STATE_OPEN: _BreakerState.ValueType  # 2
+    """Not offered."""
+    BREAKER_STATE_HALF_OPEN: _BreakerState.ValueType  # 3
+    """Offered one at a time, to see whether it works again."""
+
+class BreakerState(_BreakerState, metaclass=_BreakerStateEnumTypeWrapper):
+    """How a breaker stands."""
+
+BREAKER_STATE_UNSPECIFIED: BreakerState.ValueType  # 0
+"""Not said."""
+BREAKER_STATE_CLOSED: BreakerState.ValueType  # 1
+"""Offered as usual, while failures are counted."""
+BREAKER_STATE_OPEN: BreakerState.ValueType  # 2
+"""Not offered."""
+BREAKER_STATE_HALF_OPEN: BreakerState.ValueType  # 3
+"""Offered one at a time, to see whether it works again."""
+Global___BreakerState: _TypeAlias = BreakerState  # noqa: Y015
+
 @_typing.final
 class GetStatusRequest(_message.Message):
     """Asks a node how it is."""
@@ -227,6 +283,7 @@ class ShardStatus(_message.Message):
     FREE_BYTES_FIELD_NUMBER: _builtins.int
     FETCHING_ROWS_FIELD_NUMBER: _builtins.int
     ELECTIONS_FIELD_NUMBER: _builtins.int
+    SUPERVISION_FIELD_NUMBER: _builtins.int
     shard: _builtins.int
     """The shard."""
     leader: _builtins.bool
@@ -275,6 +332,10 @@ class ShardStatus(_message.Message):
     def leader_contact_age(self) -> _duration_pb2.Duration:
         """How long ago this node last heard of a leader. Absent: it leads, or never has."""
 
+    @_builtins.property
+    def supervision(self) -> Global___Supervision:
+        """How supervision is, as this node sees it in its own rows and by its own clock."""
+
     def __init__(
         self,
         *,
@@ -298,14 +359,236 @@ class ShardStatus(_message.Message):
         free_bytes: _builtins.int = ...,
         fetching_rows: _builtins.bool = ...,
         elections: _builtins.int = ...,
+        supervision: Global___Supervision | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["leader_contact_age", b"leader_contact_age", "supervisor_beat_at", b"supervisor_beat_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["leader_contact_age", b"leader_contact_age", "supervision", b"supervision", "supervisor_beat_at", b"supervisor_beat_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["elections", b"elections", "epoch", b"epoch", "fetching_rows", b"fetching_rows", "followers", b"followers", "free_bytes", b"free_bytes", "hash", b"hash", "jobs", b"jobs", "leader", b"leader", "leader_contact_age", b"leader_contact_age", "leader_id", b"leader_id", "led_time_ms", b"led_time_ms", "log_first_index", b"log_first_index", "log_last_index", b"log_last_index", "log_time_ms", b"log_time_ms", "overdue", b"overdue", "sequence", b"sequence", "shard", b"shard", "store_bytes", b"store_bytes", "supervisor_beat_at", b"supervisor_beat_at", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["elections", b"elections", "epoch", b"epoch", "fetching_rows", b"fetching_rows", "followers", b"followers", "free_bytes", b"free_bytes", "hash", b"hash", "jobs", b"jobs", "leader", b"leader", "leader_contact_age", b"leader_contact_age", "leader_id", b"leader_id", "led_time_ms", b"led_time_ms", "log_first_index", b"log_first_index", "log_last_index", b"log_last_index", "log_time_ms", b"log_time_ms", "overdue", b"overdue", "sequence", b"sequence", "shard", b"shard", "store_bytes", b"store_bytes", "supervision", b"supervision", "supervisor_beat_at", b"supervisor_beat_at", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ShardStatus: _TypeAlias = ShardStatus  # noqa: Y015
+
+@_typing.final
+class Supervision(_message.Message):
+    """How supervision of a shard is, judged by one replica. Nothing of it is asked of the supervisor."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEALTH_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    BEAT_AGE_FIELD_NUMBER: _builtins.int
+    BEAT_EPOCH_FIELD_NUMBER: _builtins.int
+    BEATS_FIELD_NUMBER: _builtins.int
+    REMEDIATIONS_FIELD_NUMBER: _builtins.int
+    DUE_FIELD_NUMBER: _builtins.int
+    OVERDUE_FIELD_NUMBER: _builtins.int
+    OLDEST_OVERDUE_FIELD_NUMBER: _builtins.int
+    OVERDUE_BY_KIND_FIELD_NUMBER: _builtins.int
+    BRAKE_FIELD_NUMBER: _builtins.int
+    BREAKERS_FIELD_NUMBER: _builtins.int
+    INCIDENTS_OPEN_FIELD_NUMBER: _builtins.int
+    EPOCHS_LOST_FIELD_NUMBER: _builtins.int
+    STAYS_FIELD_NUMBER: _builtins.int
+    DETECTION_LATENCY_MAX_FIELD_NUMBER: _builtins.int
+    SUPERVISOR_STATE_FIELD_NUMBER: _builtins.int
+    health: Global___SupervisionHealth.ValueType
+    """The verdict."""
+    reason: _builtins.str
+    """Why it is not better, for a person. Empty: it is well."""
+    beat_epoch: _builtins.int
+    """The leadership that this sign of life belongs to. It may be older than `epoch` of the shard."""
+    beats: _builtins.int
+    """Signs of life so far, over all leaderships."""
+    remediations: _builtins.int
+    """Due subjects that supervisors have dealt with so far, over all leaderships."""
+    due: _builtins.int
+    """Timers that are due now by the rows and the clock of this node, counted up to 10,000."""
+    overdue: _builtins.int
+    """Those of them that a supervisor at work would have dealt with, counted up to 10,000."""
+    incidents_open: _builtins.int
+    """Incidents that wait for a person."""
+    epochs_lost: _builtins.int
+    """Leaderships of the last minute that have lost their supervisor."""
+    stays: _builtins.bool
+    """True after three of those: leadership moves no more on that account, and nothing is remedied until a supervisor has
+    worked for one whole minute.
+    """
+    supervisor_state: _builtins.str
+    """On the leader: how its supervisor is, as the node that runs it sees it. Empty elsewhere.
+      RUNNING: it gives signs of life.
+      FAILING: its last sweep failed, or it has ended; it is tried again.
+      STALLED: it has given no sign of life for too long.
+      NOT_STARTED: it has not begun in this leadership.
+    """
+    @_builtins.property
+    def beat_age(self) -> _duration_pb2.Duration:
+        """How long ago this node applied the newest sign of life of a supervisor, wherever that runs. Absent: none since the
+        node started.
+        """
+
+    @_builtins.property
+    def oldest_overdue(self) -> _duration_pb2.Duration:
+        """For how long the oldest of them has been due. Absent: none is overdue."""
+
+    @_builtins.property
+    def overdue_by_kind(self) -> _containers.RepeatedCompositeFieldContainer[Global___KindCount]:
+        """The oldest 500 that are overdue, by what they are about."""
+
+    @_builtins.property
+    def brake(self) -> Global___BrakeStatus:
+        """What bounds how much the supervisor changes. Absent: it holds nothing back."""
+
+    @_builtins.property
+    def breakers(self) -> _containers.RepeatedCompositeFieldContainer[Global___BreakerStatus]:
+        """Actions that fail so often that they are not offered freely."""
+
+    @_builtins.property
+    def detection_latency_max(self) -> _duration_pb2.Duration:
+        """The most by which a supervisor was late in noticing what was due, since this leadership began."""
+
+    def __init__(
+        self,
+        *,
+        health: Global___SupervisionHealth.ValueType = ...,
+        reason: _builtins.str = ...,
+        beat_age: _duration_pb2.Duration | None = ...,
+        beat_epoch: _builtins.int = ...,
+        beats: _builtins.int = ...,
+        remediations: _builtins.int = ...,
+        due: _builtins.int = ...,
+        overdue: _builtins.int = ...,
+        oldest_overdue: _duration_pb2.Duration | None = ...,
+        overdue_by_kind: _abc.Iterable[Global___KindCount] | None = ...,
+        brake: Global___BrakeStatus | None = ...,
+        breakers: _abc.Iterable[Global___BreakerStatus] | None = ...,
+        incidents_open: _builtins.int = ...,
+        epochs_lost: _builtins.int = ...,
+        stays: _builtins.bool = ...,
+        detection_latency_max: _duration_pb2.Duration | None = ...,
+        supervisor_state: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["beat_age", b"beat_age", "brake", b"brake", "detection_latency_max", b"detection_latency_max", "oldest_overdue", b"oldest_overdue"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat_age", b"beat_age", "beat_epoch", b"beat_epoch", "beats", b"beats", "brake", b"brake", "breakers", b"breakers", "detection_latency_max", b"detection_latency_max", "due", b"due", "epochs_lost", b"epochs_lost", "health", b"health", "incidents_open", b"incidents_open", "oldest_overdue", b"oldest_overdue", "overdue", b"overdue", "overdue_by_kind", b"overdue_by_kind", "reason", b"reason", "remediations", b"remediations", "stays", b"stays", "supervisor_state", b"supervisor_state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Supervision: _TypeAlias = Supervision  # noqa: Y015
+
+@_typing.final
+class KindCount(_message.Message):
+    """How many of a kind."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    kind: _builtins.str
+    """What is counted: LEASE, QUEUE, OFFER, RUNNING, RETRY, SETTLING, PASS, SPREAD or DEADLINE."""
+    count: _builtins.int
+    """How many."""
+    def __init__(
+        self,
+        *,
+        kind: _builtins.str = ...,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "kind", b"kind"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KindCount: _TypeAlias = KindCount  # noqa: Y015
+
+@_typing.final
+class BrakeStatus(_message.Message):
+    """What bounds the changes of the supervisor."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ON_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    ENDS_IN_FIELD_NUMBER: _builtins.int
+    HELD_FIELD_NUMBER: _builtins.int
+    PER_MINUTE_FIELD_NUMBER: _builtins.int
+    USED_FIELD_NUMBER: _builtins.int
+    on: _builtins.bool
+    """True while it holds something back."""
+    reason: _builtins.str
+    """Why, for a person."""
+    held: _builtins.int
+    """Due subjects that are held back, counted up to a bound."""
+    per_minute: _builtins.int
+    """Remediations that are allowed a minute."""
+    used: _builtins.int
+    """Those of the allowance that are used up at the moment."""
+    @_builtins.property
+    def ends_in(self) -> _duration_pb2.Duration:
+        """When it goes on at the latest. Absent: nobody can tell."""
+
+    def __init__(
+        self,
+        *,
+        on: _builtins.bool = ...,
+        reason: _builtins.str = ...,
+        ends_in: _duration_pb2.Duration | None = ...,
+        held: _builtins.int = ...,
+        per_minute: _builtins.int = ...,
+        used: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ends_in", b"ends_in"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ends_in", b"ends_in", "held", b"held", "on", b"on", "per_minute", b"per_minute", "reason", b"reason", "used", b"used"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BrakeStatus: _TypeAlias = BrakeStatus  # noqa: Y015
+
+@_typing.final
+class BreakerStatus(_message.Message):
+    """How an action that fails often is treated."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    PROBES_IN_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """The namespace of the action's jobs."""
+    action: _builtins.str
+    """The action."""
+    state: Global___BreakerState.ValueType
+    """How it stands."""
+    reason: _builtins.str
+    """Why, for a person."""
+    queue: _builtins.str
+    """The queue of its agents."""
+    @_builtins.property
+    def probes_in(self) -> _duration_pb2.Duration:
+        """When it is tried again. Absent: it is being tried."""
+
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        action: _builtins.str = ...,
+        state: Global___BreakerState.ValueType = ...,
+        reason: _builtins.str = ...,
+        probes_in: _duration_pb2.Duration | None = ...,
+        queue: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["probes_in", b"probes_in"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "namespace", b"namespace", "probes_in", b"probes_in", "queue", b"queue", "reason", b"reason", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BreakerStatus: _TypeAlias = BreakerStatus  # noqa: Y015
 
 @_typing.final
 class FollowerStatus(_message.Message):

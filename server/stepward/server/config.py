@@ -226,8 +226,6 @@ class NodeConfig(Struct, frozen=True, kw_only=True):
     webhook_tries_max: int = 10
     # How long a notice is of use: a day. Silence is borne for so long.
     webhook_age_ms_max: int = 86_400_000
-    # Failures of the supervisor in a row that end the node.
-    supervisor_failures_max: int = 5
 
     @property
     def peers(self) -> dict[str, str]:
@@ -293,7 +291,6 @@ NODE_BOUNDS = (
     Bound("keepalive_timeout_ms", 100, 60_000),
     Bound("stop_grace_ms", 0, 60_000),
     Bound("flush_ms_max", 100, 600_000),
-    Bound("supervisor_failures_max", 1, 1_000),
     Bound("webhook_timeout_ms", 100, 60_000),
     Bound("webhook_wait_ms_min", 10, 60_000),
     Bound("webhook_wait_ms_max", 10, 3_600_000),

@@ -15,11 +15,15 @@ from prometheus_client.core import (
     HistogramMetricFamily,
 )
 
+from stepward.server.core.due import KINDS
+from stepward.server.core.rows import JobState
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from prometheus_client.core import Metric as Family
 
+    from stepward.server.logbook.outbox import Follower
     from stepward.server.observe import Histogram
     from stepward.server.vitals import Vitals
 
@@ -82,6 +86,7 @@ def _failures(vitals: Vitals) -> list[Sample]:
         (("call",), counters.call_failures),
         (("delivery",), counters.delivery_failures),
         (("supervisor",), counters.supervisor_failures),
+        (("leadership",), counters.supervisors_lost),
     ]
 
 
@@ -90,19 +95,30 @@ def _node(vitals: Vitals) -> list[Sample]:
     return [((identity.cluster_id, identity.node_id, vitals.version), 1)]
 
 
+def _followers(vitals: Vitals) -> Sequence[Follower]:
+    """The others as the leader sees them. What was noted while this node led is nobody's any more."""
+    return vitals.condition.followers if vitals.standing.leads else ()
+
+
 def _log_behind(vitals: Vitals) -> list[Sample]:
     condition = vitals.condition
-    return [((one.node_id,), condition.log_last_index - one.match_index) for one in condition.followers]
+    return [((one.node_id,), condition.log_last_index - one.match_index) for one in _followers(vitals)]
 
 
 def _answer_ages(vitals: Vitals) -> list[Sample]:
-    ages = ((one.node_id, vitals.answer_age_ms(one.answered_at_ms)) for one in vitals.condition.followers)
+    ages = ((one.node_id, vitals.answer_age_ms(one.answered_at_ms)) for one in _followers(vitals))
     return [((node_id,), age_ms / 1_000) for node_id, age_ms in ages if age_ms is not None]
 
 
 def _free_bytes(vitals: Vitals) -> list[Sample]:
-    told = ((one.node_id, one.free_bytes) for one in vitals.condition.followers)
+    told = ((one.node_id, one.free_bytes) for one in _followers(vitals))
     return [((node_id,), free_bytes) for node_id, free_bytes in told if free_bytes is not None]
+
+
+def _jobs(vitals: Vitals) -> list[Sample]:
+    if not vitals.standing.leads:
+        return []
+    return [((state.name,), vitals.findings.jobs.get(state, 0)) for state in JobState]
 
 
 def _waiting(vitals: Vitals) -> list[Sample]:
@@ -137,7 +153,7 @@ STANDING: Final = (
         "follower_connected",
         "gauge",
         "On the leader: 1 when a stream to the other node stands.",
-        lambda v: [((one.node_id,), one.connected) for one in v.condition.followers],
+        lambda v: [((one.node_id,), one.connected) for one in _followers(v)],
         ("peer",),
     ),
     Metric(
@@ -168,6 +184,7 @@ STANDING: Final = (
 )
 
 WORK: Final = (
+    Metric("jobs", "gauge", "On the leader: jobs by state, over all namespaces.", _jobs, ("state",)),
     Metric("waiting", "gauge", "What waits or is open on this node, by kind.", _waiting, ("kind",)),
     counter("commands_total", "Commands that were handed to the replica.", lambda v: v.counters.commands),
     counter("forwarded_total", "Commands that were sent on to the leader's node.", lambda v: v.counters.forwarded),
@@ -203,10 +220,57 @@ WORK: Final = (
     counter("rows_put_total", "Rows that batches put.", lambda v: v.counters.puts),
     counter("log_bytes_total", "Bytes of entries that were written to the log.", lambda v: v.counters.log_bytes),
     counter("flushes_total", "Flushes of the store to disk.", lambda v: v.counters.flushes),
+)
+
+SUPERVISION: Final = (
+    gauge(
+        "supervision_health",
+        "How supervision is, as this node sees it: 1 well, 2 warning, 3 critical.",
+        lambda v: v.supervision(v.findings).health,
+    ),
+    gauge(
+        "supervision_silence_seconds",
+        "For how long this node has applied no sign of life of a supervisor, wherever that runs; before the first one, "
+        "since the process started.",
+        lambda v: _seconds(v.silent_ms),
+    ),
     gauge(
         "supervisor_beat_age_seconds",
         "How long ago this node applied a sign of life of the supervisor, wherever it runs; absent before the first.",
         lambda v: _seconds(v.beat_age_ms),
+    ),
+    gauge(
+        "supervision_epochs_lost",
+        "Leaderships of the last minute that have lost their supervisor.",
+        lambda v: v.findings.epochs_lost,
+    ),
+    gauge(
+        "supervision_stays",
+        "1 when so many have that leadership moves no more for it; nothing is remedied.",
+        lambda v: v.findings.stays,
+    ),
+    gauge(
+        "supervisor_running",
+        "On the leader: 1 while the supervisor of this leadership is at work.",
+        lambda v: v.supervises() if v.standing.leads else None,
+    ),
+    gauge("due", "Timers that are due by the rows and the clock of this node.", lambda v: v.findings.due.due),
+    Metric(
+        "overdue",
+        "gauge",
+        "Those that a supervisor at work would have dealt with, by what they are about; the oldest 500.",
+        lambda v: [((kind,), v.findings.due.by_kind.get(kind, 0)) for kind in KINDS],
+        ("kind",),
+    ),
+    gauge(
+        "overdue_oldest_seconds",
+        "For how long the oldest of these has been due; 0 when there is none.",
+        lambda v: v.findings.due.oldest_ms / 1_000,
+    ),
+    gauge(
+        "detection_latency_max_seconds",
+        "The most by which a supervisor came late to what was due, in the leadership of the last sign of life.",
+        lambda v: None if v.beat is None else v.beat.late_ms_max / 1_000,
     ),
     gauge(
         "supervisor_overdue",
@@ -233,6 +297,7 @@ WORK: Final = (
     counter(
         "webhook_failures_total", "Requests to the webhook that went wrong.", lambda v: v.counters.webhook_failures
     ),
+    counter("canaries_total", "Canaries that this node's own agent has worked on.", lambda v: v.counters.canaries),
     counter("jobs_purged_total", "Ended jobs that were removed after their time.", lambda v: v.counters.purged),
     counter(
         "jobs_stuck_total", "Jobs found with nothing left to move them; alarm on any.", lambda v: v.counters.jobs_stuck
@@ -265,11 +330,16 @@ DISK: Final = (
     gauge("store_bytes", "Bytes of the store's file.", lambda v: v.data_file.stat().st_size),
 )
 
-METRICS: Final = (*STANDING, *WORK, *PEERS, *DISK)
+METRICS: Final = (*STANDING, *WORK, *SUPERVISION, *PEERS, *DISK)
 
 SPREADS: Final = (
     Spread("flush_seconds", "How long flushes took.", lambda v: v.counters.flush_s),
     Spread("step_seconds", "How long steps took that had something to do.", lambda v: v.counters.step_s),
+    Spread(
+        "detection_seconds",
+        "How long what this node's supervisor judged had been due.",
+        lambda v: v.counters.detection_s,
+    ),
 )
 
 

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import gc
 import random
-from functools import partial
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
@@ -25,6 +24,7 @@ from stepward.server.api.jobs import JobService
 from stepward.server.api.operator import OperatorService
 from stepward.server.api.supervision import SupervisionService
 from stepward.server.api.watch import JobWatch
+from stepward.server.canary_agent import CanaryAgent
 from stepward.server.clock import SystemClock, boot_id
 from stepward.server.core.decide import decide
 from stepward.server.counted_store import CountedStore
@@ -39,6 +39,7 @@ from stepward.server.logbook.quarantine import read_newcomers
 from stepward.server.logbook.replica import Instant, Replica
 from stepward.server.metrics import Exposition
 from stepward.server.operating import Operating
+from stepward.server.oversight import Oversight
 from stepward.server.peers import tls
 from stepward.server.peers.founding import KnownNode
 from stepward.server.peers.peering import Peering, check_addresses
@@ -67,7 +68,7 @@ if TYPE_CHECKING:
     from stepward.server.core.limits import Limits
     from stepward.server.core.reader import Reader
     from stepward.server.logbook.identity import Identity
-    from stepward.server.logbook.outbox import Applied, Decider, Standing
+    from stepward.server.logbook.outbox import Decider, Standing
     from stepward.server.observe import Counters
 
 SERVICES: Final = tuple(
@@ -126,14 +127,18 @@ class Node:
             incarnations = read_newcomers(store)
             self._shard = self._make_shard(store)
             opened.pop_all()
-        self._supervisor: Supervisor | None = None
-        self._supervision: asyncio.Task[None] | None = None
-        self._supervised_epoch = 0
-        self._shard.on_applied(self._on_applied)
         self._ready = asyncio.Event()
+        self._oversight = self._make_oversight()
         self._gateway = self._make_gateway()
         self._sessions = self._serve_agents(Sessions)
         self._agent_calls = self._serve_agents(AgentCalls)
+        self._canary = CanaryAgent(
+            self._shard,
+            self._agent_calls,
+            node_id=self.identity.node_id,
+            version=version(),
+            counters=self._counters,
+        )
         self._vitals = self._make_vitals()
         self._probes = probes
         chance = random.Random(random.SystemRandom().getrandbits(128))
@@ -186,7 +191,7 @@ class Node:
         self._start_probes()
         self.address = listen(self._server, self._config)
         await self._server.start()
-        self._shard.on_standing(self._on_standing)
+        self._shard.on_standing(self._oversight.on_standing)
         self._guard.start()
         self._shard.start()
         self._peering.start()
@@ -235,15 +240,14 @@ class Node:
         self._sessions.drain()
         self._agent_calls.drain()
         self._gateway.drain()
+        await self._canary.stop()
         await self._hand_over()
         stopped = asyncio.create_task(self._server.stop(self._config.stop_grace_ms / 1_000))
         # Other nodes keep their streams open for ever, and the calls that are still here may need them until they end.
         await asyncio.wait((asyncio.create_task(self._shell.quiet()), stopped), return_when=asyncio.FIRST_COMPLETED)
         self._peering.drain()
         await stopped
-        if self._supervision is not None:
-            self._supervision.cancel()
-            await asyncio.gather(self._supervision, return_exceptions=True)
+        await self._oversight.stop()
         await self._telling.stop()
         self._vitals.stop()
         await self._peering.stop_fetching()
@@ -276,37 +280,24 @@ class Node:
         if not self._fatal.done():
             self._fatal.set_result(reason)
 
-    def _on_standing(self, standing: Standing) -> None:
-        """Bind a supervisor to each epoch that this node opens."""
-        if standing.leads and standing.epoch == self._supervised_epoch:
-            return
-        self._supervised_epoch = standing.epoch if standing.leads else 0
-        if self._supervision is not None:
-            self._supervision.cancel()
-        self._supervisor = self._supervision = None
-        if not standing.leads:
-            return
-        supervisor = Supervisor(
+    def _make_oversight(self) -> Oversight:
+        """What binds a supervisor to each epoch that this node opens."""
+        oversight = Oversight(
             self._shard,
-            epoch=standing.epoch,
+            make=self._make_supervisor,
             clock=self._clock,
-            limits=self._cluster.limits,
-            config=self._config,
             counters=self._counters,
+            is_alone=not self.identity.peers,
+            on_begun=self._ready.set,
             on_fatal=self._on_fatal,
         )
-        self._supervisor, self._supervision = supervisor, asyncio.create_task(supervisor.run())
-        self._supervision.add_done_callback(partial(self._on_supervision_ended, standing.epoch))
-        self._ready.set()
+        self._shard.on_applied(oversight.on_applied)
+        return oversight
 
-    def _on_supervision_ended(self, epoch: int, supervision: asyncio.Task[None]) -> None:
-        """A supervisor ends with its epoch, or tells why; any other end would leave a leader that nobody supervises."""
-        if not supervision.cancelled() and self._shard.leads and self._shard.standing.epoch == epoch:
-            self._on_fatal(f"the supervisor ended before its epoch: {supervision.exception()!r}")
-
-    def _on_applied(self, applied: Applied) -> None:
-        if self._supervisor is not None:
-            self._supervisor.on_applied(applied)
+    def _make_supervisor(self, epoch: int) -> Supervisor:
+        return Supervisor(
+            self._shard, epoch=epoch, clock=self._clock, limits=self._cluster.limits, counters=self._counters
+        )
 
     def _make_shard(self, store: CountedStore) -> Shard:
         replica = Replica(
@@ -381,6 +372,7 @@ class Node:
                 "submissions": lambda: self._admission.waiting,
                 "notices": lambda: self._telling.waiting,
             },
+            supervises=lambda: self._oversight.supervises,
             contact_age_ms_max=self._cluster.limits.session_ttl_ms // 3,
         )
 
@@ -429,6 +421,7 @@ class Node:
                 self._shard,
                 identity=self.identity,
                 vitals=self._vitals,
+                oversight=self._oversight,
                 started_wall_ms=self._clock.wall_ms(),
                 addresses=self._addresses,
                 refusals=self._peering.refusals,

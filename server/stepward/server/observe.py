@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 # From what a disk with a battery takes to what ends a leadership, and to what ends the process.
 DURATION_BOUNDS_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+# From what a supervisor that is awake takes, over the second in which it looks at latest, to what nobody can miss.
+DETECTION_BOUNDS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 60.0)
 
 
 class Histogram:
@@ -71,6 +73,8 @@ class Counters(Struct):
     call_failures: int = 0
     delivery_failures: int = 0
     supervisor_failures: int = 0
+    # Leaderships that this node gave up because its supervisor gave no sign of life.
+    supervisors_lost: int = 0
     # Sweeps, those that could not be decided for want of disk or of room, and subjects that were handled.
     sweeps: int = 0
     sweeps_refused: int = 0
@@ -88,6 +92,8 @@ class Counters(Struct):
     frames_dropped: int = 0
     frame_bytes_sent: int = 0
     frame_bytes_received: int = 0
+    # Canaries that this node's own agent has worked on.
+    canaries: int = 0
     # Commands that were sent on to the node that leads.
     forwarded: int = 0
     # Rows that were fetched from the node that leads, because the log alone could not help.
@@ -108,6 +114,8 @@ class Counters(Struct):
     # How long flushes of what had changed took, and steps of the replica that had something to do.
     flush_s: Histogram = field(default_factory=Histogram)
     step_s: Histogram = field(default_factory=Histogram)
+    # For how long what the supervisor of this node judged had been due.
+    detection_s: Histogram = field(default_factory=lambda: Histogram(DETECTION_BOUNDS_S))
 
     def numbers(self) -> dict[str, int]:
         """The plain ones, by name."""

@@ -239,6 +239,11 @@ class Shard:
         self._hurry()
         return await future
 
+    def stand_down(self) -> None:
+        """Lead no more, and leave it to the other nodes for a while."""
+        self._replica.stands_down = True
+        self._hurry()
+
     async def call_here(self, command: AnyCommand) -> Answer:
         """As `call`, of this node's own replica, whoever leads."""
         future: asyncio.Future[Answer] = self._loop.create_future()

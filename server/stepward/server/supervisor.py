@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stepward.server.clock import Clock
-    from stepward.server.config import NodeConfig
     from stepward.server.core.limits import Limits
     from stepward.server.logbook.replica import Applied
     from stepward.server.observe import Counters
@@ -60,18 +59,16 @@ class Supervisor:
         epoch: int,
         clock: Clock,
         limits: Limits,
-        config: NodeConfig,
         counters: Counters,
-        on_fatal: Callable[[str], None],
     ) -> None:
-        """`on_fatal` is told when the loop cannot go on: a leader without a supervisor is worse than none."""
         self._shard = shard
         self._epoch = epoch
         self._clock = clock
         self._limits = limits
-        self._config = config
         self._counters = counters
-        self._on_fatal = on_fatal
+        # Sweeps that have failed since the last one that did not, and when one was last answered as it should be.
+        self.failures = 0
+        self.answered_at_ms: int | None = None
         # When the next sweep is planned; the earliest timer that was set since the last one was proposed.
         self._sweep_at_ms = math.inf
         self._set_at_ms = math.inf
@@ -79,24 +76,43 @@ class Supervisor:
         self._subjects_max = limits.sweep_subjects_max
         # Why no sweep can be decided now.
         self._cannot: Reason | None = None
+        # By how much what was judged in this epoch had been due for, at most: the next beat tells it.
+        self._late_ms_max = 0
 
-    async def run(self) -> None:
-        """Sweep until the epoch is over."""
+    async def run(self, *, on_begun: Callable[[], None]) -> None:
+        """Sweep until the epoch is over. `on_begun` is told when the first sweep was answered.
+
+        A sweep that fails is followed by the next one, however often: whether this goes on for too long is judged by
+        the beats that do not come (`oversight`).
+        """
         _log.info("supervisor_started", epoch=self._epoch)
-        failures = 0
-        while self._shard.leads and self._shard.standing.epoch == self._epoch:
+        while self._is_current:
             try:
-                await self._wait(await self._sweep())
-                failures = 0
+                wait_ms = await self._sweep()
+                if self.answered_at_ms is None:
+                    on_begun()
+                self.failures, self.answered_at_ms = 0, self._clock.steady_ms()
+                await self._wait(wait_ms)
+            except asyncio.CancelledError as error:
+                # Only whoever cancels this task may end it; any other cancellation is one that a sweep has met with.
+                task = asyncio.current_task()
+                assert task is not None
+                if task.cancelling():
+                    raise
+                await self._failed(error)
             except Exception as error:  # noqa: BLE001 - the loop must go on: supervision is what everything hangs on
-                failures += 1
-                self._counters.supervisor_failures += 1
-                _log.exception("sweep_failed", epoch=self._epoch, failures_in_a_row=failures)
-                if failures >= self._config.supervisor_failures_max:
-                    self._on_fatal(f"the supervisor failed {failures} times in a row: {error}")
-                    return
-                await asyncio.sleep(_FAILURE_WAIT_MS / 1_000)
+                await self._failed(error)
         _log.info("supervisor_ended", epoch=self._epoch)
+
+    @property
+    def _is_current(self) -> bool:
+        return self._shard.leads and self._shard.standing.epoch == self._epoch
+
+    async def _failed(self, error: BaseException) -> None:
+        self.failures += 1
+        self._counters.supervisor_failures += 1
+        _log.error("sweep_failed", epoch=self._epoch, failures_in_a_row=self.failures, exc_info=error)
+        await asyncio.sleep(_FAILURE_WAIT_MS / 1_000)
 
     def on_applied(self, applied: Applied) -> None:
         """Sweep sooner when a batch has set a timer that is due before the next sweep."""
@@ -127,8 +143,9 @@ class Supervisor:
         """Sweep once; how long to wait before the next one (ms)."""
         self._set_at_ms = self._sweep_at_ms = math.inf
         subjects_max = self._subjects_max
-        answer = await self._shard.call_here(Sweep(subjects_max))
+        answer = await self._shard.call_here(Sweep(subjects_max, self._late_ms_max))
         if isinstance(answer, Swept):
+            self._note_late(answer)
             self._note_cannot(None)
             self._counters.sweeps += 1
             self._counters.swept += answer.handled
@@ -150,6 +167,11 @@ class Supervisor:
                 return _FULL_WAIT_MS
         msg = f"a sweep was answered with {answer!r}"
         raise SupervisionFailed(msg)
+
+    def _note_late(self, swept: Swept) -> None:
+        self._late_ms_max = max((self._late_ms_max, *swept.late_ms))
+        for late_ms in swept.late_ms:
+            self._counters.detection_s.note(late_ms / 1_000)
 
     def _note_cannot(self, refused: Rejection | None) -> None:
         """Count each sweep that could not be decided, and log when that begins, changes and ends."""

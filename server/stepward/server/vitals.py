@@ -14,6 +14,7 @@ from stepward.server.core import keys
 from stepward.server.core.rows import Beat
 from stepward.server.reading import changed
 from stepward.server.store.errors import StoreFailed
+from stepward.server.supervision_health import Findings, Verdict, find, judge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -47,22 +48,28 @@ class Vitals:
         data_file: Path,
         gauges: Mapping[str, Callable[[], int]],
         contact_age_ms_max: int,
+        supervises: Callable[[], bool],
     ) -> None:
         """`gauges` are lengths of what waits or is open, by name, asked on any thread.
 
-        A node that has not heard of a leader for longer than `contact_age_ms_max` is not ready.
+        A node that has not heard of a leader for longer than `contact_age_ms_max` is not ready. `supervises`, also
+        asked on any thread: whether this node leads and its supervisor is at work.
         """
         self.identity = identity
         self.version = version
         self.counters = counters
         self.data_file = data_file
         self.gauges = gauges
+        self.supervises = supervises
         self._shard = shard
         self._clock = clock
         self._read_free_bytes = free_bytes
         self._contact_age_ms_max = contact_age_ms_max
         self._timer: asyncio.TimerHandle | None = None
         self._beat: tuple[int, Beat] | None = None
+        # When the last batch was applied here, and what the rows then said of supervision.
+        self._started_at_ms = self._head_at_ms = clock.steady_ms()
+        self._findings = Findings()
         self._condition = shard.condition()
         self._free_bytes: int | None = None
         self.draining = False
@@ -88,6 +95,7 @@ class Vitals:
         if self._shard.stopped:
             return
         self._condition = self._shard.condition()
+        self._findings = self.find()
         try:
             self._free_bytes = self._read_free_bytes()
         except StoreFailed as failed:
@@ -95,7 +103,13 @@ class Vitals:
             self._free_bytes = None
             _log.warning("free_bytes_unknown", why=str(failed))
 
+    def find(self) -> Findings:
+        """What the rows say of supervision now."""
+        with self._shard.committed() as reader:
+            return find(reader, since_head_ms=self._clock.steady_ms() - self._head_at_ms)
+
     def _on_applied(self, applied: Applied) -> None:
+        self._head_at_ms = self._clock.steady_ms()
         for _, row in changed(applied, keys.BEAT):
             if isinstance(row, Beat):
                 self._beat = self._clock.steady_ms(), row
@@ -133,6 +147,27 @@ class Vitals:
         """How long ago that was applied."""
         beat = self._beat
         return None if beat is None else self._clock.steady_ms() - beat[0]
+
+    @property
+    def silent_ms(self) -> int:
+        """For how long no beat has been applied here; since the start, before the first one."""
+        beat_age_ms = self.beat_age_ms
+        return self._since_start_ms if beat_age_ms is None else beat_age_ms
+
+    @property
+    def _since_start_ms(self) -> int:
+        return self._clock.steady_ms() - self._started_at_ms
+
+    @property
+    def findings(self) -> Findings:
+        """What the rows said of supervision within the last second."""
+        return self._findings
+
+    def supervision(self, findings: Findings) -> Verdict:
+        """How supervision is, given what the rows say."""
+        contact_age_ms = self.contact_age_ms
+        leaderless_ms = self._since_start_ms if contact_age_ms is None else contact_age_ms
+        return judge(findings, silent_ms=self.silent_ms, leaderless_ms=leaderless_ms)
 
     @property
     def contact_age_ms(self) -> int | None:

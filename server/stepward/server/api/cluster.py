@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from stepward.server.logbook.identity import Identity
     from stepward.server.logbook.outbox import Follower
     from stepward.server.operating import Operating
+    from stepward.server.oversight import Oversight
     from stepward.server.peers.refusals import Refusal
     from stepward.server.shard import Shard
     from stepward.server.vitals import Vitals
@@ -40,6 +41,7 @@ class ClusterService:
         *,
         identity: Identity,
         vitals: Vitals,
+        oversight: Oversight,
         started_wall_ms: int,
         addresses: Callable[[], Mapping[str, str]],
         refusals: Callable[[], Sequence[Refusal]],
@@ -49,6 +51,7 @@ class ClusterService:
         self._shard = shard
         self._identity = identity
         self._vitals = vitals
+        self._oversight = oversight
         self._started_wall_ms = started_wall_ms
         self._addresses = addresses
         self._refusals = refusals
@@ -106,7 +109,7 @@ class ClusterService:
             head, beat, jobs = reader.head(), reader.get(keys.BEAT), counts.of_all(reader)
         message = cluster_service_pb2.ShardStatus(
             shard=0,
-            leader=self._shard.leads,
+            leader=self._shard.leads and self._oversight.supervises,
             leader_id=self._identity.node_id if self._shard.leads else standing.leader_id,
             term=standing.term,
             epoch=head.epoch,
@@ -125,6 +128,7 @@ class ClusterService:
             free_bytes=self._vitals.free_bytes or 0,
             fetching_rows=bool(self._vitals.fetching_from),
             elections=condition.elections,
+            supervision=self._supervision(beat),
         )
         age_ms = self._vitals.contact_age_ms
         if age_ms is not None and not standing.leads:
@@ -132,6 +136,33 @@ class ClusterService:
         if isinstance(beat, rows.Beat):
             message.supervisor_beat_at.CopyFrom(convert.timestamp(beat.wall_ms))
             message.overdue = beat.overdue
+        return message
+
+    def _supervision(self, beat: object) -> cluster_service_pb2.Supervision:
+        """How supervision is as this node sees it."""
+        findings = self._vitals.find()
+        verdict = self._vitals.supervision(findings)
+        state = self._oversight.state
+        message = cluster_service_pb2.Supervision(
+            health=int(verdict.health),  # type: ignore[arg-type]  # the contract's numbers
+            reason=verdict.reason,
+            due=findings.due.due,
+            overdue=findings.due.overdue,
+            overdue_by_kind=[
+                cluster_service_pb2.KindCount(kind=kind, count=count)
+                for kind, count in sorted(findings.due.by_kind.items())
+            ],
+            epochs_lost=findings.epochs_lost,
+            stays=findings.stays,
+            supervisor_state=state.value if state is not None else "",
+        )
+        if self._vitals.beat_age_ms is not None:
+            message.beat_age.FromMilliseconds(self._vitals.beat_age_ms)
+        if findings.due.overdue:
+            message.oldest_overdue.FromMilliseconds(findings.due.oldest_ms)
+        if isinstance(beat, rows.Beat):
+            message.beat_epoch, message.beats, message.remediations = beat.epoch, beat.beats, beat.remediations
+            message.detection_latency_max.FromMilliseconds(beat.late_ms_max)
         return message
 
     def _follower(self, follower: Follower) -> cluster_service_pb2.FollowerStatus:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stepward.server.api import convert, pages, validate
-from stepward.server.core import canonical, definition, keys, rows
+from stepward.server.core import canonical, definition, keys, rows, system
 from stepward.server.core.commands import ApplyDefinition
 from stepward.server.core.definition_source import (
     DefinitionSource,
@@ -41,6 +41,9 @@ class DefinitionService:
         if isinstance(body, tuple):
             raise Refused(validate.refusal(body, Reason.INVALID_DEFINITION))
         namespace = request.namespace or convert.DEFAULT_NAMESPACE
+        reserved = system.refusal_of_definition(namespace, body.name)
+        if reserved:
+            raise refuse(Reason.NOT_ALLOWED, reserved)
         hash_ = canonical.definition_hash(body)
         answer = await self._gateway.apply_definition(ApplyDefinition(namespace, hash_, body))
         version = _version(

@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from stepward.server.api import convert
-from stepward.server.core import json_text
+from stepward.server.core import json_text, system
 from stepward.server.core.rejections import Reason, Refused, Rejection, Violation
 
 if TYPE_CHECKING:
@@ -149,7 +149,10 @@ def hello(message: agent_service_pb2.Hello, limits: Limits) -> Rejection | None:
     found += text("hello.name", message.name, TEXT_CHARS_MAX)
     found += text("hello.library", message.library, TEXT_CHARS_MAX)
     found += held("hello.held", message.held, limits)
-    return refusal(found) if found else None
+    if found:
+        return refusal(found)
+    reserved = system.refusal_of_agent(message.namespace)
+    return Rejection(Reason.NOT_ALLOWED, reserved) if reserved else None
 
 
 def held(field: str, refs: Sized, limits: Limits) -> tuple[Violation, ...]:

@@ -5,7 +5,8 @@ Nothing here reads a clock, draws a random number by itself, or does I/O. Readin
 1. `rows`, `slice_rows`, `epoch_rows`, `brake_rows`, `ledger_rows` and `keys`: what is stored, and under which keys;
    `job_states`, `parts` and `event_types` name states, parts of steps, what goes wrong and what happens to them,
    `options` what a definition may choose.
-2. `commands`, `rejections` and `limits`: what may be asked, what may be refused, and every bound.
+2. `commands`, `rejections` and `limits`: what may be asked, what may be refused, and every bound; `system`: what is
+   stepward's own among the jobs.
 3. `states`: what a step may become, and what moves it on.
 4. `reader` and `draft`: committed rows, and the overlay in which one batch is decided.
 5. `decide`: the entry: one savepoint a command, then the offers.
@@ -17,9 +18,9 @@ Nothing here reads a clock, draws a random number by itself, or does I/O. Readin
 10. `step_verbs`, `job_verbs`, `pauses`, `termination`: what people do.
 11. `sessions`, `leases`, `clocks`: agents and time; `supervision`, its `brake`, `retention`, `patrol`, `old_timers`:
    what is due. `ledger`: what was done about trouble; `incidents`: what waits for a person; `resolving`: what he does;
-   `notices`: who is told.
+   `notices`: who is told. `epochs`: leaderships that have lost their supervisor.
 12. `definition_source`, `definition`, `definition_rules`, `graph`, `ordinals`, `canonical`: definitions, and equality.
 13. `template`, `mapping`, `json_text`, `inputs`: payloads that are put together from others.
-14. `views`, `remainders`, `lists`, `incident_lists`: what readers see.
+14. `views`, `remainders`, `lists`, `incident_lists`, `due`: what readers see.
 15. `invariants`, `wide_jobs`: what must hold of the rows, for tests.
 """

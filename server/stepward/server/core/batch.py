@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
-from stepward.server.core import counts, incidents, keys, ordinals, rows, schedules, slice_rows, states
+from stepward.server.core import counts, incidents, keys, ordinals, rows, schedules, slice_rows, states, system
 from stepward.server.core.parts import By, Remedy
 from stepward.server.core.rows import Clock, Event, EventType, JobState
 
@@ -130,7 +130,8 @@ class Batch:
         """A job has ended: nothing of it is due any more but that it is removed, in its time."""
         if progress.deadline_log_ms and not progress.deadline_passed:
             self.draft.delete(keys.deadline_timer(progress.deadline_log_ms, job_id))
-        self.draft.put(keys.purge(self.moment.log_ms + self.limits.retention_ms, job_id), slice_rows.Purge())
+        kept_ms = system.retention_ms(self.job(job_id).namespace, self.limits.retention_ms)
+        self.draft.put(keys.purge(self.moment.log_ms + kept_ms, job_id), slice_rows.Purge())
 
     def list_job(self, job_id: str, namespace: str, before: JobState | None, after: JobState | None) -> None:
         """Move a job from the list of one state to that of another, and count it there. None: in no list.

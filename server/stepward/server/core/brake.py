@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from stepward.server.core import epoch_rows, keys
+from stepward.server.core import epoch_rows, epochs, keys
 from stepward.server.core.brake_rows import Brake as BrakeRow
 from stepward.server.core.brake_rows import Canary, Cause, Losses
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 # What one remediation takes. A millisecond refills as many units as remediations are refilled in a minute.
 COST: Final = 60_000
+# How soon to look again at what is held until a supervisor is trusted again: with the next beat.
+LOCKED_LOOK_MS: Final = 1_000
 
 
 class Hold(NamedTuple):
@@ -46,11 +48,14 @@ class Brake:
         # Sessions that were open when this sweep looked at those that are lost.
         self._open = 0
         self.taken = 0
+        # Several supervisors in a row were lost: nothing is remedied until one is trusted again (`epochs`).
+        self.is_locked = epochs.remedies_nothing(batch)
 
     @property
     def lets_through(self) -> bool:
         """Whether a remediation may be taken now."""
-        return hold(self._row, led_ms=self._batch.moment.led_ms, limits=self._batch.limits) is None
+        held = hold(self._row, led_ms=self._batch.moment.led_ms, limits=self._batch.limits)
+        return held is None and not self.is_locked
 
     @property
     def left(self) -> int:
@@ -63,6 +68,8 @@ class Brake:
     @property
     def look_again_in_ms(self) -> int | None:
         """When what is held may go on; None: nothing has to wait."""
+        if self.is_locked:
+            return LOCKED_LOOK_MS
         held = hold(self._row, led_ms=self._batch.moment.led_ms, limits=self._batch.limits)
         return None if held is None else held.ends_in_ms
 
@@ -93,7 +100,7 @@ class Brake:
         """
         row, batch, limits = self._row, self._batch, self._batch.limits
         self._open = batch.draft.count(keys.SESSION)
-        if not lost or row.cause is not Cause.NONE:
+        if not lost or self.is_locked or row.cause is not Cause.NONE:
             return
         if row.tried_epoch != batch.moment.epoch and any(_is_news_to_leader(batch, session) for session in lost):
             self._row = self._begun(Cause.NEW_LEADER, tried_epoch=batch.moment.epoch)

@@ -229,9 +229,19 @@ class ReportAttempts(Command, frozen=True):
 
 
 class Sweep(Command, frozen=True):
-    """Judge what is due, at most `subjects_max` of it, and write the beat."""
+    """Judge what is due, at most `subjects_max` of it, and write the beat.
+
+    `late_ms_max`: by how much the supervisor was late at most since the last beat, for that of this sweep.
+    """
 
     subjects_max: int
+    late_ms_max: int = 0
+
+
+class WatchSilence(Command, frozen=True):
+    """The node that leads has seen no beat of its supervisor for at least so long, and has that written down."""
+
+    silent_ms_min: int
 
 
 class ResolveIncident(Command, frozen=True):
@@ -269,6 +279,7 @@ AnyCommand = (
     | Sweep
     | ResolveIncident
     | MarkNotices
+    | WatchSilence
 )
 
 
@@ -341,7 +352,8 @@ class Swept(CommandAnswer, frozen=True):
     `unfinished`: a bound of the sweep left something to do, and the next one is to follow at once. `purged` counts jobs
     that were removed, and `stuck` names those that were found with nothing left to move them. `overdue` counts what is
     due and was not judged, up to a bound; `held` those of them that the brake holds, for `look_again_in_ms`. `remedied`
-    counts what was decided about trouble.
+    counts what was decided about trouble. `late_ms` are by how much the sweep came after what it judged had fallen
+    due.
     """
 
     handled: int
@@ -354,6 +366,13 @@ class Swept(CommandAnswer, frozen=True):
     held: int = 0
     look_again_in_ms: int | None = None
     remedied: int = 0
+    late_ms: tuple[int, ...] = ()
+
+
+class SilenceWatched(CommandAnswer, frozen=True):
+    """Answer to WatchSilence: for how long (led time) there has been no beat in this leadership."""
+
+    silent_ms: int
 
 
 class IncidentResolved(CommandAnswer, frozen=True):
@@ -381,5 +400,6 @@ Answer = (
     | Swept
     | IncidentResolved
     | NoticesMarked
+    | SilenceWatched
     | Rejection
 )

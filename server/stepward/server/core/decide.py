@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from stepward.server.core import (
     compensation,
+    epochs,
     job_verbs,
     ledger,
     notices,
@@ -40,6 +41,7 @@ from stepward.server.core.commands import (
     SubmitJob,
     Sweep,
     TerminateJob,
+    WatchSilence,
 )
 from stepward.server.core.draft import Draft
 from stepward.server.core.parts import By
@@ -162,6 +164,8 @@ def _decide_one(batch: Batch, command: AnyCommand) -> Answer:
             return resolving.resolve(batch, command)
         case MarkNotices():
             return notices.mark(batch, command)
+        case WatchSilence():
+            return epochs.watch_silence(batch, command)
         case _:
             assert_never(command)
 

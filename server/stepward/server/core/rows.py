@@ -427,7 +427,9 @@ class Beat(Row, frozen=True):
 
     `purge_backlog` counts ended jobs whose time to be kept is over, up to a bound, and `purge_late_ms` is for how long
     that of the first of them has been. `stuck` counts jobs that were found with nothing left to move them. `overdue`
-    counts what is due and was not judged, and `held` those of them that the brake holds.
+    counts what is due and was not judged, and `held` those of them that the brake holds. `since_led_ms` is since when
+    beats have come without a gap in this leadership, and `late_ms_max` by how much one of its sweeps came after what it
+    judged had fallen due, at most.
     """
 
     epoch: int
@@ -442,6 +444,8 @@ class Beat(Row, frozen=True):
     stuck: int = 0
     patrol: Patrol = Patrol()
     held: int = 0
+    since_led_ms: int = 0
+    late_ms_max: int = 0
 
 
 class Head(Row, frozen=True):

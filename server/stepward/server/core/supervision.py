@@ -17,6 +17,7 @@ from stepward.server.core import (
     compensation,
     deadlines,
     epoch_rows,
+    epochs,
     keys,
     ledger,
     old_timers,
@@ -56,7 +57,8 @@ def sweep(batch: Batch, command: Sweep) -> Swept:
     """Judge what is due, at most so many subjects and so many rows, and write the beat when it is a second old."""
     old_timers.take_over(batch)
     brake = Brake(batch)
-    handled = _judge_queues(batch, brake, command.subjects_max)
+    late_ms = _judge_queues(batch, brake, command.subjects_max)
+    handled = len(late_ms)
     purged = retention.purge_due(batch)
     ledger.purge_due(batch)
     beat_is_due = _beat_is_due(batch)
@@ -72,15 +74,16 @@ def sweep(batch: Batch, command: Sweep) -> Swept:
         next_due_led_ms=due.next_led_ms,
         next_due_log_ms=due.next_log_ms,
         purged=purged,
-        stuck=_beat(batch, brake, due) if beat_is_due else (),
+        stuck=_beat(batch, brake, due, max((command.late_ms_max, *late_ms))) if beat_is_due else (),
         held=due.held,
         look_again_in_ms=brake.look_again_in_ms if due.held else None,
         remedied=brake.taken,
+        late_ms=tuple(late_ms),
     )
 
 
-def _judge_queues(batch: Batch, brake: Brake, subjects_max: int) -> int:
-    """Go through the queues in their order. How many subjects were judged.
+def _judge_queues(batch: Batch, brake: Brake, subjects_max: int) -> list[int]:
+    """Go through the queues in their order. How late each subject was that was judged (ms).
 
     Walks over wide jobs are due at once again and again, and fill one batch after the other: each queue behind has some
     room kept, in subjects and in rows.
@@ -88,13 +91,13 @@ def _judge_queues(batch: Batch, brake: Brake, subjects_max: int) -> int:
     writes_max, writes_more = batch.limits.batch_writes_max, batch.limits.batch_writes_max // 8
     share = max(1, subjects_max // len(keys.TIMER_QUEUES))
     kept = {queue: len(_due(batch, queue, share)) for queue in keys.TIMER_QUEUES}
-    handled = 0
+    late_ms: list[int] = []
     for queue in _in_turn(batch, brake, kept):
         del kept[queue]
-        room = subjects_max - handled - sum(kept.values())
-        handled += _judge_due(batch, queue, brake, room, writes_max)
+        room = subjects_max - len(late_ms) - sum(kept.values())
+        late_ms += _judge_due(batch, queue, brake, room, writes_max)
         writes_max = max(writes_max, batch.draft.writes + writes_more)
-    return handled
+    return late_ms
 
 
 def _in_turn(batch: Batch, brake: Brake, due: dict[Queue, int]) -> list[Queue]:
@@ -106,9 +109,13 @@ def _in_turn(batch: Batch, brake: Brake, due: dict[Queue, int]) -> list[Queue]:
     return list(reversed(due)) if scarce and batch.moment.sequence % 2 else list(due)
 
 
-def _judge_due(batch: Batch, queue: Queue, brake: Brake, subjects_max: int, writes_max: int) -> int:
-    """Judge what is due in one queue, until the batch has more than so many row changes. How many were judged."""
-    due, handled = _due(batch, queue, subjects_max), 0
+def _judge_due(batch: Batch, queue: Queue, brake: Brake, subjects_max: int, writes_max: int) -> list[int]:
+    """Judge what is due in one queue, until the batch has more than so many row changes. How late each was (ms).
+
+    What the brake has held was noticed in time, and counts as not late.
+    """
+    due, late_ms = _due(batch, queue, subjects_max), list[int]()
+    was_held = bool(due) and queue[1] is Duty.JUDGE and _last_beat(batch).held > 0
     if queue[1] is Duty.LEASE:
         # Those that are lost are looked at together, before anything is done about the first of them.
         brake.look(_lost_sessions(batch, due))
@@ -118,7 +125,7 @@ def _judge_due(batch: Batch, queue: Queue, brake: Brake, subjects_max: int, writ
         if batch.draft.writes > writes_max:
             batch.unfinished = True
             break
-        handled += 1
+        late_ms.append(0 if was_held else _now_ms(batch, queue[0]) - keys.parse_timer(key)[0])
         savepoint, taken = batch.draft.savepoint(), brake.savepoint()
         try:
             _judge(batch, key, brake)
@@ -126,7 +133,7 @@ def _judge_due(batch: Batch, queue: Queue, brake: Brake, subjects_max: int, writ
             batch.draft.rollback(savepoint)
             brake.rollback(taken)
             batch.failures.append((key, error))
-    return handled
+    return late_ms
 
 
 def _lost_sessions(batch: Batch, due: list[bytes]) -> list[Session]:
@@ -141,6 +148,8 @@ def _judge_session(batch: Batch, session_id: str, brake: Brake) -> None:
     session = batch.draft.require(keys.session(session_id), rows.Session)
     if not session.ending and sessions.ends_led_ms(batch, session) > batch.moment.led_ms:
         batch.draft.put(keys.session(session_id), sessions.arm(batch, session_id, session))
+        return
+    if brake.is_locked:
         return
     if session.ending:
         ending: Session | None = session
@@ -177,7 +186,8 @@ class _Left(NamedTuple):
 
 def _what_is_left(batch: Batch, brake: Brake, counted_max: int) -> _Left:
     overdue = {queue: len(_due(batch, queue, counted_max)) for queue in keys.TIMER_QUEUES}
-    held = 0 if brake.lets_through else sum(n for (_, duty), n in overdue.items() if duty is Duty.JUDGE)
+    held_duties = (Duty.LEASE, Duty.JUDGE) if brake.is_locked else () if brake.lets_through else (Duty.JUDGE,)
+    held = sum(n for (_, duty), n in overdue.items() if duty in held_duties)
     return _Left(sum(overdue.values()), held, _next_due(batch, Clock.LED), _next_due(batch, Clock.LOG))
 
 
@@ -200,7 +210,7 @@ def _beat_is_due(batch: Batch) -> bool:
     return not (recent and moment.log_ms - before.log_ms < BEAT_INTERVAL_MS)
 
 
-def _beat(batch: Batch, brake: Brake, left: _Left) -> tuple[str, ...]:
+def _beat(batch: Batch, brake: Brake, left: _Left, late_ms_max: int) -> tuple[str, ...]:
     """The supervisor's sign of life: once a second, which also moves the clocks while nothing else happens.
 
     Returns the jobs that its patrol found stuck.
@@ -221,8 +231,12 @@ def _beat(batch: Batch, brake: Brake, left: _Left) -> tuple[str, ...]:
         stuck=before.stuck + len(stuck),
         patrol=place,
         held=left.held,
+        since_led_ms=epochs.beating_since_led_ms(batch, before),
+        late_ms_max=max(late_ms_max, before.late_ms_max if before.epoch == moment.epoch else 0),
     )
     batch.draft.put(keys.BEAT, beat)
+    if brake.is_locked:
+        epochs.trust_again(batch, beat)
     return stuck
 
 

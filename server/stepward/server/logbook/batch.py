@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from stepward.server.core import rows
+from stepward.server.logbook.errors import BatchUnreadable
 
 
 class Batch(Struct, array_like=True, frozen=True, forbid_unknown_fields=True, tag=1):
@@ -53,6 +54,18 @@ decode: Final = msgspec.msgpack.Decoder(Batch).decode
 def hash_of(encoded: bytes | memoryview) -> bytes:
     """The hash of an encoded batch. It covers the parent's hash, and so the whole logbook before it."""
     return hashlib.sha256(encoded).digest()
+
+
+def read(index: int, encoded: memoryview) -> tuple[Batch, bytes]:
+    """A batch that came from elsewhere in the entry of that index, and its hash.
+
+    Raises:
+        BatchUnreadable: It is none that this software knows.
+    """
+    try:
+        return decode(encoded), hash_of(encoded)
+    except msgspec.DecodeError as error:
+        raise BatchUnreadable(index, str(error)) from error
 
 
 def judge(head: rows.Head, batch: Batch) -> Verdict:

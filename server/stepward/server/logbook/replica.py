@@ -9,9 +9,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, assert_never
 
-import msgspec
-
-from stepward.server.core import clocks, epoch_rows, keys
+from stepward.server.core import clocks, epochs, keys
 from stepward.server.core.rejections import Reason, Rejection
 from stepward.server.logbook import batch as batches
 from stepward.server.logbook import frames, installing
@@ -136,6 +134,8 @@ class Replica:
         self._listener = Listener(engine=self._engine, questions=self._questions, head_age=self._head_age)
         self._now = now
         self._flush_ms = 0.0
+        # Set by the host: lead no more from the next step on, and leave it to others for a while.
+        self.stands_down = False
         self._installed = False
         self._unsound = False
         self._answers: list[Answered] = []
@@ -170,7 +170,7 @@ class Replica:
         self._unsound = True
         self._now = now
         proposals = self._listener.hear(inbox, self._head, now)
-        self._leave_slow_disk(now)
+        self._leave_leadership(now)
         self._engine.tick(now.steady_ms)
         self._follow_leadership(now)
         self._take_in(proposals)
@@ -327,9 +327,11 @@ class Replica:
             return now_ms + self._limits.tick_ms
         return max(now_ms + 1, min(self._engine.due_at_ms(self._limits.tick_ms), now_ms + self._limits.idle_ms))
 
-    def _leave_slow_disk(self, now: Instant) -> None:
-        took_ms, self._flush_ms = self._flush_ms, 0.0
-        if took_ms > self._limits.flush_ms_max_leader and self._peers and self._engine.leads:
+    def _leave_leadership(self, now: Instant) -> None:
+        """Lead no more when the host wants that, or when the disk is slow."""
+        leaves = self.stands_down or self._flush_ms > self._limits.flush_ms_max_leader
+        self.stands_down, self._flush_ms = False, 0.0
+        if leaves and self._peers and self._engine.leads:
             self._engine.step_down(now.steady_ms)
 
     # Epochs.
@@ -353,8 +355,9 @@ class Replica:
         self._epoch_term = term
         moved = clocks.reopen(self._head, gap_ms=gap_ms, wall_ms=now.wall_ms)
         epoch = self._head.epoch + 1
-        opened = (keys.EPOCH, keys.encode_row(epoch_rows.Epoch(epoch, moved.log_ms)))
-        batch = self._author.batch(Ground(self._head, now, moved), epoch=epoch, puts=[opened], deletes=[])
+        opened = epochs.opened(CommittedRows(self._store), self._head, epoch=epoch, clocks=moved)
+        puts = [(keys.EPOCH, keys.encode_row(opened))]
+        batch = self._author.batch(Ground(self._head, now, moved), epoch=epoch, puts=puts, deletes=[])
         self._propose(now, batch, batches.encode(batch), changes={}, answers=())
 
     def _close_epoch(self) -> None:
@@ -452,7 +455,8 @@ class Replica:
     def _apply_batch(self, index: int, command: bytes) -> None:
         flying = self._in_flight
         ours = flying if flying is not None and flying.command is command else None
-        batch, batch_hash = (ours.batch, ours.hash) if ours is not None else _read(index, command)
+        encoded = memoryview(command)[len(frames.REGULAR) :]
+        batch, batch_hash = (ours.batch, ours.hash) if ours is not None else batches.read(index, encoded)
         match batches.judge(self._head, batch):
             case Verdict.DIVERGED:
                 raise Diverged(index, self._head, batch)
@@ -478,12 +482,3 @@ class Replica:
             self._live = LiveRows(self._store)
         else:
             self._live.applied(ours.changes)
-
-
-def _read(index: int, command: bytes) -> tuple[Batch, bytes]:
-    """A batch that came from elsewhere, and its hash."""
-    encoded = memoryview(command)[len(frames.REGULAR) :]
-    try:
-        return batches.decode(encoded), batches.hash_of(encoded)
-    except msgspec.DecodeError as error:
-        raise BatchUnreadable(index, str(error)) from error

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from stepward.internal.v1 import peer_service_pb2 as pb
 from stepward.server import observe
-from stepward.server.core.commands import Sweep
+from stepward.server.core.commands import Sweep, WatchSilence
 from stepward.server.core.rejections import Reason, Refused, Rejection
 from stepward.server.interceptor import parse
 from stepward.server.peers import encoding
@@ -146,8 +146,8 @@ class ForwardedCalls:
             _log.error("command_unreadable", message=str(error))
             ticket.answered(Rejection(Reason.UNIMPLEMENTED, str(error)))
             return
-        if isinstance(command, Sweep):
-            ticket.answered(Rejection(Reason.NOT_ALLOWED, "only the leader's own supervisor sweeps"))
+        if isinstance(command, Sweep | WatchSilence):
+            ticket.answered(Rejection(Reason.NOT_ALLOWED, "only the leader's own node looks after what is due"))
         elif forwarded.hops >= HOPS_MAX:
             text = (
                 f"this command was sent on {forwarded.hops} times, which is the most; come back when there is a leader"

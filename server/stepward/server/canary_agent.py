@@ -1,0 +1,146 @@
+"""The node's own agent, for canaries: jobs that go through everything, to see that all of it works.
+
+A canary comes by the public path, and is worked on by the rules of any agent: a session, an offer, a report. So that an
+idle cluster pays nothing for it, the session is opened when a canary waits, and drained when there is none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from typing import TYPE_CHECKING, Final
+
+from stepward.server import observe, session_binding
+from stepward.server.core import keys
+from stepward.server.core.commands import DrainSession
+from stepward.server.core.rejections import Reason, Refused
+from stepward.server.core.system import CANARY_ACTION, CANARY_QUEUE, SYSTEM_NAMESPACE
+from stepward.v1 import agent_service_pb2 as pb
+
+if TYPE_CHECKING:
+    from stepward.server.agent_calls import AgentCalls
+    from stepward.server.logbook.outbox import Applied
+    from stepward.server.observe import Counters
+    from stepward.server.shard import Shard
+
+# How long one call waits for a canary. With the first one that brings nothing the session ends.
+WAIT_MS: Final = 2_000
+# Canaries that are worked on at once. One comes every few seconds.
+SLOTS: Final = 4
+# How long to wait after a refusal that passes, and how many of them in a row are taken; the next canary begins anew.
+REFUSED_WAIT_S: Final = 0.5
+REFUSALS_MAX: Final = 20
+
+_LANE: Final = keys.lane(SYSTEM_NAMESPACE, CANARY_QUEUE, CANARY_ACTION)
+# What passes: there is no leader, or another one, or no room at present.
+_PASSING: Final = frozenset(
+    {Reason.NOT_LEADER, Reason.NO_LEADER, Reason.COMMIT_UNKNOWN, Reason.OVERLOADED, Reason.DISK_FULL}
+)
+
+_log = observe.logger("canary")
+
+
+class CanaryAgent:
+    """Works on canaries while there are any. Belongs to the loop."""
+
+    def __init__(self, shard: Shard, calls: AgentCalls, *, node_id: str, version: str, counters: Counters) -> None:
+        self._shard = shard
+        self._calls = calls
+        self._node_id = node_id
+        self._version = version
+        self._counters = counters
+        self._work: asyncio.Task[None] | None = None
+        self._stopped = False
+        shard.on_applied(self._on_applied)
+
+    async def stop(self) -> None:
+        """Work no more. What it holds goes to the agent of another node when the lease is over."""
+        self._stopped = True
+        if self._work is not None:
+            self._work.cancel()
+            await asyncio.gather(self._work, return_exceptions=True)
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether its session is open."""
+        return self._work is not None
+
+    def _on_applied(self, applied: Applied) -> None:
+        """Begin when a canary is ready."""
+        if self._work is not None or self._stopped:
+            return
+        changed = applied.changes if applied.changes is not None else [key for key, _ in applied.puts]
+        if any(key.startswith(_LANE) for key in changed):
+            self._work = asyncio.create_task(self._serve())
+            self._work.add_done_callback(self._ended)
+
+    def _ended(self, work: asyncio.Task[None]) -> None:
+        """The next canary begins anew. One that has failed is seen by whoever sent it."""
+        self._work = None
+        if not work.cancelled() and work.exception() is not None:
+            self._counters.call_failures += 1
+            _log.error("canary_agent_failed", exc_info=work.exception())
+
+    async def _serve(self) -> None:
+        """Work until there is nothing to do."""
+        session = _Session(self._calls, node_id=self._node_id, version=self._version)
+        refusals = 0
+        try:
+            while refusals < REFUSALS_MAX:
+                try:
+                    if not await session.work_once():
+                        break
+                    self._counters.canaries += 1
+                    refusals = 0
+                except Refused as refused:
+                    if refused.rejection.reason not in _PASSING:
+                        _log.warning("canary_refused", message=refused.rejection.message)
+                        return
+                    refusals += 1
+                    await asyncio.sleep(REFUSED_WAIT_S)
+        finally:
+            if session.generation:
+                drain = DrainSession(session.session_id, session.generation)
+                self._shard.propose(drain, session_binding.NobodyWaits())
+
+
+class _Session:
+    """One session of this agent."""
+
+    def __init__(self, calls: AgentCalls, *, node_id: str, version: str) -> None:
+        self._calls = calls
+        self._node_id = node_id
+        self._version = version
+        self.session_id = f"canary-{secrets.token_hex(12)}"
+        self.generation = 0
+
+    async def work_once(self) -> int:
+        """Wait for work and do it; how much there was.
+
+        Raises:
+            Refused: By the rules, or for want of a leader.
+        """
+        hello = pb.Hello(
+            protocol_version=1,
+            session_id=self.session_id,
+            namespace=SYSTEM_NAMESPACE,
+            queue=CANARY_QUEUE,
+            actions=[CANARY_ACTION],
+            slots=SLOTS,
+            name=f"canary@{self._node_id}",
+            library=f"stepward-server {self._version}",
+            generation=self.generation,
+        )
+        answer = await self._calls.lease_work(pb.LeaseWorkRequest(hello=hello), wait_ms_max=WAIT_MS)
+        self.generation = answer.welcome.generation
+        done = [
+            pb.AttemptReport(attempt=one.attempt, succeeded=pb.Succeeded(output=one.input)) for one in answer.offers
+        ]
+        # What is withdrawn was never begun: it takes no time, so nothing of it is left when the next call comes.
+        done += [pb.AttemptReport(attempt=one.attempt, refused=pb.Refused()) for one in answer.cancels]
+        if done:
+            report = pb.ReportAttemptsRequest(
+                session_id=self.session_id, generation=self.generation, report=pb.Report(attempts=done)
+            )
+            await self._calls.report_attempts(report)
+        return len(done)
