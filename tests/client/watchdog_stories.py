@@ -288,6 +288,12 @@ STORIES = [
         Level.WELL,
         tells=False,
     ),
+    Story(
+        "one node has begun anew and applies no beats",
+        then(0, WARNING_S, {"n3": {"beat_at": None, "told": {"beat_age_s": None, "beats": 0}}}),
+        Level.WARNING,
+        (Kind.REPLICA_BEHIND,),
+    ),
     # What the newest rows say.
     Story(
         "brake on", [(0, {"*": {"told": {"brake": "5 of 20 agents"}}})], Level.WARNING, (Kind.BRAKE,), "5 of 20 agents"
@@ -308,8 +314,8 @@ STORIES = [
         (Kind.LEADERSHIP_STAYS, Kind.SUPERVISOR_LOST),
     ),
     Story(
-        "what an old epoch's replica says does not count",
-        [(0, {"n3": {"epoch": 1, "told": {"stays": True}}})],
+        "what a replica that lags says does not count",
+        [*well(0), (1, {"n1": {"sequence": 0, "hash": "hash of 0", "told": {"stays": True}}})],
         Level.WELL,
     ),
     Story("the leader's supervisor begins", [(0, {"n1": {"told": {"supervisor_state": "NOT_STARTED"}}})], Level.WELL),
@@ -340,6 +346,24 @@ STORIES = [
         [(0, {"*": {"told": {"warning": True, "reason": "brake", "brake": "b"}}})],
         Level.WARNING,
         (Kind.BRAKE,),
+    ),
+    Story(
+        "a node says of itself what is seen of it",
+        [(4, {"n3": silent_beat(1, 4, critical=True, reason="no beat")})],
+        Level.WARNING,
+        (Kind.REPLICA_BEHIND,),
+    ),
+    Story(
+        "most nodes say what is seen",
+        [(20, {"*": silent_beat(5, 20, critical=True, reason="no beat")})],
+        Level.CRITICAL,
+        (Kind.BEAT_OLD,),
+    ),
+    Story(
+        "one node says what is seen",
+        [(20, {"*": silent_beat(5, 20), "n3": silent_beat(5, 20, critical=True, reason="no beat")})],
+        Level.CRITICAL,
+        (Kind.BEAT_OLD,),
     ),
     # What is due.
     Story("overdue for a moment", [(0, {"*": {"overdue": 3, "told": {"oldest_overdue_s": 1.0}}})], Level.WELL),

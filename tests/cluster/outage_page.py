@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import tempfile
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -25,8 +26,11 @@ COLUMNS: Final = (
     "no new beat for",
     "what falls due meanwhile is decided",
     "after",
+    "canaries that come back",
     "the dead-man address",
 )
+
+TEXT_CHARACTERS_MAX: Final = 110
 
 INTRODUCTION: Final = f"""\
 # What a watchdog says when nodes or supervision fail
@@ -37,9 +41,10 @@ that run saw on a machine of two cores. [watchdog.md](watchdog.md) says what the
 [faults.md](faults.md) what becomes of steps when agents, handlers and services fail.
 
 In each row a step falls due {DUE_S:.0f} s after the beginning of the outage: nobody takes it, and its queue timeout is
-judged by whoever supervises then. Times count from the beginning of the outage. The watchdog looks five times a second
-and calls the dead-man address every {PING_S:.0f} s here; sessions have a TTL of {TTL_MS // 1000} s, which nothing in
-these rows depends on.
+judged by whoever supervises then. Times count from the beginning of the outage. The watchdog looks five times a second,
+calls the dead-man address every {PING_S:.0f} s and sends at most one canary job a second here. Sessions have a TTL of
+{TTL_MS // 1000} s: a canary whose agent was on a node that is killed comes back when that lease is over, and the
+watchdog waits for it before it says that all is well again.
 """
 
 ROUNDS: Final = """\
@@ -114,7 +119,15 @@ def _round_rows(played: Round) -> Iterable[Sequence[str]]:
 def _row(outage: Outage, seen: Seen) -> Sequence[str]:
     row = fixed(outage)
     decided = "" if seen.decided_s is None else f"{seen.decided_s:.1f} s"
-    return (row.title, _said(seen), f"{seen.still_s:.1f} s", row.decided, decided, _dead_man(outage, seen))
+    return (
+        row.title,
+        _said(seen),
+        f"{seen.still_s:.1f} s",
+        row.decided,
+        decided,
+        str(seen.canaries),
+        _dead_man(outage, seen),
+    )
 
 
 def _said(seen: Seen) -> str:
@@ -126,8 +139,13 @@ def _said(seen: Seen) -> str:
 
 
 def _lines(told: Sequence[Told]) -> str:
-    said = (f"{one.after_s:.1f} s: {one.level}" + (f" ({one.text})" if one.level != "WELL" else "") for one in told)
+    said = (f"{one.after_s:.1f} s: {one.level}" + (f" ({_short(one)})" if one.level != "WELL" else "") for one in told)
     return "<br>".join(text.replace("|", "/") for text in said)
+
+
+def _short(told: Told) -> str:
+    """The gravest reason; what gRPC says of a connection is longer than anybody needs here."""
+    return textwrap.shorten(told.text, TEXT_CHARACTERS_MAX, placeholder=" ...")
 
 
 def _dead_man(outage: Outage, seen: Seen) -> str:

@@ -117,7 +117,7 @@ async def opened(folder: Path, outage: Outage) -> AsyncIterator[Stage]:
         stack.enter_context(nodes)
         await asyncio.to_thread(nodes.start_nodes)
         await nodes.leader()
-        watch = stack.enter_context(watching(folder, nodes.address, "--no-canary"))
+        watch = stack.enter_context(watching(folder, nodes.address, "--canary-interval", "1s"))
         observer = Observer(nodes)
         looking = asyncio.create_task(observer.run())
         stack.callback(looking.cancel)
@@ -137,6 +137,7 @@ async def play(folder: Path, outage: Outage) -> Seen:
         )
         submitted = await stage.client.submit("due")
         leader = await stage.nodes.leader()
+        canaries = await asyncio.to_thread(stage.watch.canaries_back)
         began_s = time.monotonic()
         deciding = asyncio.create_task(_decided(stage, submitted.job_id, outage))
         heal = await _begin(stage, outage, leader)
@@ -157,12 +158,15 @@ async def play(folder: Path, outage: Outage) -> Seen:
             await asyncio.sleep(max(0.0, began_s + lasting_s - time.monotonic()))
         decided_s = await deciding
         pinged_s = pinged_s or stage.watch.hearer.pings[-1]
+        alive = outage is not Outage.WATCHDOG_KILLED
+        canaries = await asyncio.to_thread(stage.watch.canaries_back) - canaries if alive else 0
         return Seen(
             told=tuple(told_since(stage.watch, began_s)),
             still_s=stage.observer.still_s(began_s),
             decided_s=None if decided_s is None else decided_s - began_s,
             healed_s=None if healed_s is None else healed_s - began_s,
             pinged_s=max(0.0, pinged_s - began_s),
+            canaries=canaries,
             ended_s=time.monotonic() - began_s,
         )
 

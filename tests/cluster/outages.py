@@ -40,6 +40,17 @@ class Outage(StrEnum):
     WATCHDOG_KILLED = "watchdog-killed"
 
 
+# Where nothing is wrong with any node but its supervisor.
+SUPERVISORS: Final = frozenset(
+    {
+        Outage.SUPERVISOR_RAISES_ONCE,
+        Outage.SUPERVISOR_RAISES_ALWAYS,
+        Outage.SUPERVISOR_HANGS,
+        Outage.SUPERVISORS_HANG,
+    }
+)
+
+
 class Must(Struct, frozen=True, kw_only=True):
     """What must come of an outage."""
 
@@ -165,6 +176,8 @@ class Seen(Struct, frozen=True, kw_only=True):
     """When the outage was ended. None: it was not."""
     pinged_s: float
     """When the dead-man address was last called before the end or the next change to WELL."""
+    canaries: int
+    """How many canary jobs came back between the outage's beginning and the last of what is told here."""
     ended_s: float
     """When all this was written down."""
 
@@ -177,6 +190,8 @@ def breaches(outage: Outage, seen: Seen) -> list[str]:
         found.append(f"no new beat for {seen.still_s:.1f} s, at most {must.still_s_max:.0f} s may be")
     if seen.decided_s is None and outage is not Outage.SUPERVISORS_HANG:
         found.append("what fell due was never decided")
+    if seen.canaries == 0 and outage in SUPERVISORS:
+        found.append("no canary came back, although what is healthy goes on")
     return found
 
 
@@ -214,4 +229,4 @@ def _silence(outage: Outage, must: Must, seen: Seen) -> list[str]:
 
 def in_ci() -> Sequence[Outage]:
     """Those that are played every day; all are when the page is written."""
-    return (Outage.NO_QUORUM, Outage.WATCHDOG_KILLED)
+    return (Outage.NO_QUORUM, Outage.SUPERVISOR_HANGS, Outage.WATCHDOG_KILLED)

@@ -13,10 +13,12 @@ WELL = Told(10.0, "WELL", (), "supervision is well")
 SILENT = Told(3.0, "WARNING", ("NODE_SILENT",), "n1 has not answered for 3 s")
 LOST = Told(9.0, "CRITICAL", ("NO_LEADER", "BEAT_OLD"), "nobody has led")
 
-KILLED = Seen(told=(SILENT, WELL), still_s=1.5, decided_s=2.0, healed_s=4.0, pinged_s=2.5, ended_s=11.0)
-LONELY = Seen(told=(SILENT, LOST, WELL), still_s=12.0, decided_s=11.0, healed_s=9.5, pinged_s=2.5, ended_s=15.0)
-ONCE = Seen(told=(), still_s=1.2, decided_s=2.0, healed_s=None, pinged_s=9.5, ended_s=10.0)
-DEAD = Seen(told=(), still_s=1.2, decided_s=2.0, healed_s=None, pinged_s=0.0, ended_s=5.0)
+KILLED = Seen(told=(SILENT, WELL), still_s=1.5, decided_s=2.0, healed_s=4.0, pinged_s=2.5, canaries=3, ended_s=11.0)
+LONELY = Seen(
+    told=(SILENT, LOST, WELL), still_s=12.0, decided_s=11.0, healed_s=9.5, pinged_s=2.5, canaries=3, ended_s=15.0
+)
+ONCE = Seen(told=(), still_s=1.2, decided_s=2.0, healed_s=None, pinged_s=9.5, canaries=3, ended_s=10.0)
+DEAD = Seen(told=(), still_s=1.2, decided_s=2.0, healed_s=None, pinged_s=0.0, canaries=0, ended_s=5.0)
 
 RIGHT = {
     Outage.LEADER_KILLED: KILLED,
@@ -47,6 +49,7 @@ def test_what_is_right_is_right(outage: Outage) -> None:
         (Outage.LEADER_KILLED, {"still_s": NEXT_BEAT_S_MAX + 0.1}, "no new beat for 6.1 s"),
         (Outage.LEADER_KILLED, {"decided_s": None}, "what fell due was never decided"),
         (Outage.LEADER_KILLED, {"pinged_s": 4.1}, "the dead-man address was called at 4.1 s"),
+        (Outage.SUPERVISOR_RAISES_ONCE, {"canaries": 0}, "no canary came back"),
         (Outage.NO_QUORUM, {"told": (SILENT, WELL)}, "CRITICAL was never told"),
         (
             Outage.NO_QUORUM,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import time
 from pathlib import Path
@@ -12,11 +11,10 @@ from typing import Any
 import pytest
 
 from loadtest.cluster import cluster, tls_options
-from stepward.client.watchdog.canaries import NAMESPACE, QUEUE
 from stepward.client.watchdog.posting import signature
 from stepward.client.watchdog.settling import CALM_S
 from tests.cluster.rig import Rig
-from tests.cluster.watch import HOOK, Watch, watchdog_command, watching
+from tests.cluster.watch import HOOK, watchdog_command, watching
 
 # A node is silent for 3 s, after an answer that is waited for 2 s; and a busy machine.
 SILENT_S_MAX = 15.0
@@ -24,25 +22,6 @@ WELL_S_MAX = 20.0
 # Without a leader for 8 s, and looks that take some seconds each.
 CRITICAL_S_MAX = 30.0
 SECRET = b"known to two"
-
-AGENT = f"""
-from stepward.agents import Agent
-
-agent = Agent(namespace={NAMESPACE!r}, queue={QUEUE!r})
-
-
-@agent.action
-def canary() -> None:
-    return None
-"""
-
-
-def canaries_back(watch: Watch) -> int:
-    found = re.search(
-        r'^stepward_watchdog_canaries_total{result="back"} (\d+)$', watch.page("/metrics")[1], re.MULTILINE
-    )
-    assert found is not None, watch.page("/metrics")[1]
-    return int(found[1])
 
 
 def test_watchdog_beside_a_server_that_hangs_and_goes_on(tmp_path: Path) -> None:
@@ -54,11 +33,10 @@ def test_watchdog_beside_a_server_that_hangs_and_goes_on(tmp_path: Path) -> None
     options = ("--on-change", command, "--webhook-secret-file", str(secret), "--canary-interval", "1s")
     with Rig(tmp_path) as rig:
         rig.start_server()
-        rig.start_module("canary-agent", AGENT)
         with watching(tmp_path, rig.address, *options) as watch:
             watch.until_level("WELL", seconds_max=WELL_S_MAX)
             watch.until(lambda: len(watch.hearer.pings) > 1, seconds_max=10, what="it pings while all is well")
-            watch.until(lambda: canaries_back(watch) > 1, seconds_max=20, what="canaries come back")
+            watch.until(lambda: watch.canaries_back() > 1, seconds_max=20, what="canaries come back")
             well = watch.page("/healthz"), watch.page("/verdict")
             rig.server.pause()
             unknown_at_s = watch.until_level("UNKNOWN", seconds_max=SILENT_S_MAX)

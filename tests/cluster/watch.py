@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import threading
 import time
@@ -24,6 +25,7 @@ LOOK_EVERY_S: Final = 0.02
 PAGE_S_MAX: Final = 5.0
 
 PING, HOOK = "/ping", "/hook"
+CANARIES_BACK: Final = re.compile(r'^stepward_watchdog_canaries_total{result="back"} (\d+)$', re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,13 @@ class Watch:
 
     def page(self, path: str) -> tuple[int, str]:
         return page(self.child.address, path)
+
+    def canaries_back(self) -> int:
+        """How many canary jobs have come back so far."""
+        _, metrics = self.page("/metrics")
+        found = CANARIES_BACK.search(metrics)
+        assert found is not None, metrics
+        return int(found[1])
 
     def until(self, holds: Callable[[], bool], *, seconds_max: float, what: str) -> float:
         """Wait for a condition; returns when it held.

@@ -170,18 +170,18 @@ def _beats(history: History, shard: int) -> Iterator[Reason]:
         yield Reason(Kind.BEAT_OLD, Level.UNKNOWN, f"shard {shard} has shown no sign of life of its supervisor yet")
     else:
         for sight, replica in history.replicas(shard):
-            age_s = max(known.get(sight.name, 0.0), history.no_beat_s(sight, replica))
+            age_s = known.get(sight.name, history.no_beat_s(sight, replica))
             if age_s >= WARNING_S:
                 text = f"{sight.name} has applied no sign of life of the supervisor for {age_s:.0f} s, others have"
                 yield Reason(Kind.REPLICA_BEHIND, Level.WARNING, text, sight.name)
 
 
 def _told(history: History, shard: int) -> Iterator[Reason]:
-    """What the newest epoch's rows say of supervision, and the leader of itself."""
+    """What the newest rows say of supervision, and the leader of itself."""
     replicas = [(sight, replica) for sight, replica in history.replicas(shard) if replica.told is not None]
     if not replicas:
         return
-    _, newest = max(replicas, key=lambda one: (one[1].epoch, one[1].sequence))
+    _, newest = max(replicas, key=lambda one: one[1].sequence)
     told = newest.told
     assert told is not None, "only those that tell are chosen from"
     if told.stays:

@@ -7,10 +7,11 @@ nothing by itself.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stepward.client import reading
 from stepward.client.values import NodeState
+from stepward.v1 import cluster_service_pb2
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -101,7 +102,7 @@ def sight_of(address: str, at_s: float, status: NodeStatus) -> Sight:
     )
 
 
-def _replica(shard: ShardStatus, message: Any) -> Replica:
+def _replica(shard: ShardStatus, message: cluster_service_pb2.ShardStatus) -> Replica:
     contact, told = shard.leader_contact_age, _told(message)
     return Replica(
         shard=shard.shard,
@@ -119,16 +120,15 @@ def _replica(shard: ShardStatus, message: Any) -> Replica:
     )
 
 
-def _told(message: Any) -> Told | None:
+def _told(message: cluster_service_pb2.ShardStatus) -> Told | None:
     """What a node tells of supervision; None: it is older than that."""
-    if "supervision" not in message.DESCRIPTOR.fields_by_name or not message.HasField("supervision"):
+    if not message.HasField("supervision"):
         return None
     said = message.supervision
-    health = type(said).DESCRIPTOR.fields_by_name["health"].enum_type.values_by_number[said.health].name
     breakers = (f"{one.namespace}/{one.action}: {one.reason}" for one in said.breakers)
     return Told(
-        critical=health.endswith("_CRITICAL"),
-        warning=health.endswith("_WARNING"),
+        critical=said.health == cluster_service_pb2.SUPERVISION_HEALTH_CRITICAL,
+        warning=said.health == cluster_service_pb2.SUPERVISION_HEALTH_WARNING,
         reason=said.reason,
         beat_age_s=_seconds(said, "beat_age"),
         beats=said.beats,
@@ -144,6 +144,6 @@ def _told(message: Any) -> Told | None:
     )
 
 
-def _seconds(owner: Any, name: str) -> float | None:
+def _seconds(owner: cluster_service_pb2.Supervision, name: str) -> float | None:
     duration = reading.span(owner, name)
     return None if duration is None else duration.total_seconds()
