@@ -10,11 +10,13 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import grpc.aio
 import pytest
 
 from stepward.agents import Agent, Context
 from stepward.client import AsyncClient, Definition, JobState, Retry, Timeouts
 from stepward.v1 import cluster_service_pb2 as pb
+from stepward.v1 import cluster_service_pb2_grpc
 from tests.agents.test_agent_live import serving
 from tests.cluster.nodes import NODE_IDS, Nodes
 from tests.cluster.rig import until
@@ -200,6 +202,47 @@ async def _timeouts(client: AsyncClient, job_ids: list[str]) -> AsyncIterator[st
         async for event in client.history(job_id):
             if event.type == "StepAttemptTimedOut":
                 yield job_id
+
+
+@pytest.mark.parametrize("fault", ["not-started", "start-hangs"])
+async def test_h087_node_whose_supervisor_cannot_start_leads_for_no_longer_than_it_must(
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H087: it is elected, never says that it is the leader, and another one leads in time."""
+    with breakable(tmp_path, fault, monkeypatch) as (nodes, path):
+        async with nodes.client() as client, serving(Works().agent, *nodes.addresses.values()):
+            await define(client)
+            await nodes.whole()
+            await supervised(nodes)
+            sightings = Sightings(nodes, client)
+            async with sightings.watching():
+                unfit = nodes.others(await nodes.leader())[0]
+                path.write_text(unfit)
+                began_s = time.monotonic()
+                await hand_over(nodes, unfit)
+                await until(lambda: _led_after(sightings, unfit), seconds_max=S_MAX, what="another node leads")
+                ended_s = time.monotonic() - began_s
+
+    led = [look for look in sightings.looks if look.node_id == unfit and look.shard.leader_id == unfit]
+    assert led
+    assert not any(look.shard.leader for look in led)
+    assert {look.supervision.supervisor_state for look in led} <= {"NOT_STARTED", "FAILING", "STALLED"}
+    assert ended_s <= NEXT_BEAT_S + LATE_S
+    assert max(sightings.healthy_s) <= HEALTHY_S_MAX
+    print(f"{fault}: another node leads after {ended_s:.1f} s")
+
+
+async def hand_over(nodes: Nodes, node_id: str) -> None:
+    """Let a node lead, as an operator does."""
+    async with grpc.aio.insecure_channel(nodes.addresses[node_id]) as channel:
+        stub = cluster_service_pb2_grpc.ClusterServiceStub(channel)
+        await stub.TransferLeader(pb.TransferLeaderRequest(node_id=node_id), timeout=S_MAX)
+
+
+def _led_after(sightings: Sightings, unfit: str) -> bool:
+    """Whether another node leads, after that one did."""
+    epochs = [look.shard.epoch for look in sightings.looks if look.shard.leader_id == unfit]
+    return bool(epochs) and any(look.shard.leader and look.shard.epoch > max(epochs) for look in sightings.looks)
 
 
 async def test_h086_without_any_supervisor_everything_says_critical_and_healthy_jobs_go_on(

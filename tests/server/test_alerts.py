@@ -71,6 +71,14 @@ FIRES: Final[dict[str, tuple[tuple[Scrape, Scrape], tuple[Scrape, Scrape]]]] = {
         (each_node("stepward_jobs_stuck_total", 0, 0, 0), each_node("stepward_jobs_stuck_total", 1, 0, 0)),
         (each_node("stepward_jobs_stuck_total", 1, 0, 0), each_node("stepward_jobs_stuck_total", 1, 0, 0)),
     ),
+    "StepwardIncidentsOpen": (
+        ({}, each_node("stepward_incidents_open", 2, 2, 2)),
+        ({}, each_node("stepward_incidents_open", 0, 0, 0)),
+    ),
+    "StepwardBrakeOn": (
+        ({}, each_node("stepward_brake_on", 1, 1, 1)),
+        ({}, each_node("stepward_brake_on", 0, 0, 0)),
+    ),
     "StepwardNoLeader": (
         ({}, each_node("stepward_leader", 0, 0, 0)),
         ({}, each_node("stepward_leader", 0, 1, 0)),

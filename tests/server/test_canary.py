@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from stepward.server.canary_agent import CanaryAgent
+from stepward.server.canary_agent import WAIT_MS, CanaryAgent
 from stepward.server.core import keys, system
 from stepward.server.core.commands import ApplyDefinition, CancelJob, SubmitJob
+from stepward.server.core.limits import Limits
 from stepward.server.core.rejections import Reason, Refused, Rejection
 from stepward.server.core.rows import DefinitionBody, Payload
 from stepward.server.node import Node
@@ -19,6 +20,8 @@ from tests.server import cluster as clusters
 from tests.server import nodes
 from tests.server.nodes import CALL_S_MAX, Stubs
 from tests.server.unary_agent import UnaryAgent
+
+LIMITS = Limits(session_ttl_ms=60_000)
 
 
 def definition(name: str = "canary") -> definition_pb2.Definition:
@@ -46,12 +49,13 @@ def sessions(node: Node) -> int:
 
 async def test_canary_goes_through_everything(tmp_path: Path) -> None:
     """And comes back with what it carried; when there is none any more nothing is left of the session."""
-    async with nodes.running(tmp_path / "d") as node, nodes.connected(node.address) as stubs:
+    async with nodes.running(tmp_path / "d", limits=LIMITS) as node, nodes.connected(node.address) as stubs:
         await apply(stubs)
         before = sessions(node)
         done = [await send(stubs, number) for number in range(3)]
         during = sessions(node)
-        async with asyncio.timeout(CALL_S_MAX):
+        # Long before its lease would end.
+        async with asyncio.timeout(WAIT_MS / 1_000 + 2.0):
             while sessions(node) or node._canary.is_at_work:  # noqa: ASYNC110 - the rows are asked, which wake nobody
                 await asyncio.sleep(0.01)
         again = await send(stubs, 9)
@@ -74,6 +78,30 @@ async def test_canary_goes_through_any_node(tmp_path: Path) -> None:
         await cluster.led()
         async with nodes.connected(cluster.addresses[cluster.leader_id]) as stubs:
             assert (await send(stubs, 7))[0] == common_pb2.JOB_STATE_COMPLETED
+
+
+async def test_canary_that_was_offered_as_the_session_ends_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be offered behind the last look; nobody else could do it before the lease has ended."""
+    async with nodes.running(tmp_path / "d", limits=LIMITS) as node, nodes.connected(node.address) as stubs:
+        await apply(stubs)
+        calls = node._agent_calls
+        lease_work, looks = calls.lease_work, 0
+
+        async def a_moment_too_soon(
+            request: agent_service_pb2.LeaseWorkRequest, *, wait_ms_max: int
+        ) -> agent_service_pb2.LeaseWorkResponse:
+            nonlocal looks
+            looks += 1
+            answer = await lease_work(request, wait_ms_max=wait_ms_max)
+            return answer if looks > 1 else agent_service_pb2.LeaseWorkResponse(welcome=answer.welcome)
+
+        monkeypatch.setattr(calls, "lease_work", a_moment_too_soon)
+        done = await send(stubs, 1)
+
+        assert done == (common_pb2.JOB_STATE_COMPLETED, b'{"at_ms":1}')
+        assert looks >= 2
 
 
 async def test_other_jobs_wake_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from stepward.server import probes
 from stepward.server.clock import ManualClock
 from stepward.server.core.commands import AnyCommand
 from stepward.server.core.decide import Decision
+from stepward.server.core.limits import Limits
 from stepward.server.observe import Counters
 from stepward.server.probes import CONNECTIONS_MAX, Probes, ProbesAddressTaken
 from stepward.server.vitals import STEP_AGE_MS_MAX, Vitals
@@ -132,6 +133,7 @@ def vitals_of(host: Host, clock: ManualClock) -> Vitals:
         data_file=host.config.data,
         gauges={},
         contact_age_ms_max=CONTACT_AGE_MS_MAX,
+        limits=Limits(),
         supervises=lambda: True,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from stepward.server.core.brake import Hold, Standing
 from stepward.server.core.due import Due
 from stepward.server.supervision_health import CRITICAL_MS, WARNING_MS, Findings, Health, judge
 
@@ -23,6 +24,13 @@ S = 1_000
         (Findings(epochs_lost=3, stays=True), 0, 0, Health.CRITICAL, "nothing is remedied"),
         # Late in clearing it: the lost ones are long ago, but no supervisor has had a good minute.
         (Findings(epochs_lost=0, stays=True), 0, 0, Health.CRITICAL, "nothing is remedied"),
+        (
+            Findings(brake=Standing(Hold("too many", 9), 100), held=7),
+            0,
+            0,
+            Health.WARNING,
+            "holds back 7 remedies: too many",
+        ),
         # What is due is no trouble of supervision: it may have fallen due in this moment.
         (Findings(due=Due(due=9)), 0, 0, Health.WELL, ""),
     ],

@@ -14,6 +14,7 @@ from stepward.client.errors import (
     Violation,
 )
 from stepward.client.payloads import Payload
+from stepward.client.supervision import Brake, Breaker, BreakerState, Supervision, SupervisionHealth
 from stepward.client.values import (
     Agent,
     CreatedCluster,
@@ -74,6 +75,21 @@ def node_state(number: cluster_service_pb2.NodeState.ValueType) -> NodeState:
     if number not in cluster_service_pb2.NodeState.values():
         return NodeState.UNSPECIFIED
     return NodeState(cluster_service_pb2.NodeState.Name(number).removeprefix("NODE_STATE_"))
+
+
+def supervision_health(number: cluster_service_pb2.SupervisionHealth.ValueType) -> SupervisionHealth:
+    """The verdict, UNSPECIFIED for one that is newer than this client."""
+    if number not in cluster_service_pb2.SupervisionHealth.values():
+        return SupervisionHealth.UNSPECIFIED
+    name = cluster_service_pb2.SupervisionHealth.Name(number)
+    return SupervisionHealth(name.removeprefix("SUPERVISION_HEALTH_"))
+
+
+def breaker_state(number: cluster_service_pb2.BreakerState.ValueType) -> BreakerState:
+    """The state, UNSPECIFIED for one that is newer than this client."""
+    if number not in cluster_service_pb2.BreakerState.values():
+        return BreakerState.UNSPECIFIED
+    return BreakerState(cluster_service_pb2.BreakerState.Name(number).removeprefix("BREAKER_STATE_"))
 
 
 def step_state(number: common_pb2.StepState.ValueType) -> StepState:
@@ -262,6 +278,53 @@ def shard_status(message: cluster_service_pb2.ShardStatus) -> ShardStatus:
         free_bytes=message.free_bytes,
         fetching_rows=message.fetching_rows,
         elections=message.elections,
+        supervision=supervision(message.supervision) if message.HasField("supervision") else None,
+    )
+
+
+def supervision(message: cluster_service_pb2.Supervision) -> Supervision:
+    """How supervision is, as one node sees it."""
+    return Supervision(
+        health=supervision_health(message.health),
+        reason=message.reason,
+        beat_age=span(message, "beat_age"),
+        beats=message.beats,
+        due=message.due,
+        overdue=message.overdue,
+        oldest_overdue=span(message, "oldest_overdue"),
+        overdue_by_kind={count.kind: count.count for count in message.overdue_by_kind},
+        remediations=message.remediations,
+        detection_latency_max=span(message, "detection_latency_max"),
+        incidents_open=message.incidents_open,
+        epochs_lost=message.epochs_lost,
+        stays=message.stays,
+        supervisor_state=message.supervisor_state,
+        brake=brake(message.brake) if message.HasField("brake") else None,
+        breakers=tuple(breaker(one) for one in message.breakers),
+    )
+
+
+def brake(message: cluster_service_pb2.BrakeStatus) -> Brake:
+    """What bounds the changes of the supervisor."""
+    return Brake(
+        on=message.on,
+        reason=message.reason,
+        ends_in=span(message, "ends_in"),
+        held=message.held,
+        per_minute=message.per_minute,
+        used=message.used,
+    )
+
+
+def breaker(message: cluster_service_pb2.BreakerStatus) -> Breaker:
+    """How an action that fails often is treated."""
+    return Breaker(
+        namespace=message.namespace,
+        action=message.action,
+        queue=message.queue,
+        state=breaker_state(message.state),
+        reason=message.reason,
+        probes_in=span(message, "probes_in"),
     )
 
 

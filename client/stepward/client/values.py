@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from stepward.client.payloads import Payload
+from stepward.client.supervision import Supervision
 from stepward.v1 import agent_service_pb2, cluster_service_pb2, definition_pb2, job_pb2, job_service_pb2
 
 
@@ -380,6 +381,8 @@ class ShardStatus:
     fetching_rows: bool = False
     """Whether the node fetches all rows from the leader."""
     elections: int = 0
+    supervision: Supervision | None = None
+    """None: an older node, which does not tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -401,7 +401,7 @@ class Supervision(_message.Message):
     beats: _builtins.int
     """Signs of life so far, over all leaderships."""
     remediations: _builtins.int
-    """Due subjects that supervisors have dealt with so far, over all leaderships."""
+    """Remedies in the ledger so far, over all leaderships, with those that are not kept any more."""
     due: _builtins.int
     """Timers that are due now by the rows and the clock of this node, counted up to 10,000."""
     overdue: _builtins.int
@@ -437,7 +437,7 @@ class Supervision(_message.Message):
 
     @_builtins.property
     def brake(self) -> Global___BrakeStatus:
-        """What bounds how much the supervisor changes. Absent: it holds nothing back."""
+        """What bounds how much the supervisor changes."""
 
     @_builtins.property
     def breakers(self) -> _containers.RepeatedCompositeFieldContainer[Global___BreakerStatus]:

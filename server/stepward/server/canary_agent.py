@@ -10,10 +10,10 @@ import asyncio
 import secrets
 from typing import TYPE_CHECKING, Final
 
-from stepward.server import observe, session_binding
+from stepward.server import observe
 from stepward.server.core import keys
 from stepward.server.core.commands import DrainSession
-from stepward.server.core.rejections import Reason, Refused
+from stepward.server.core.rejections import Reason, Refused, Rejection
 from stepward.server.core.system import CANARY_ACTION, CANARY_QUEUE, SYSTEM_NAMESPACE
 from stepward.v1 import agent_service_pb2 as pb
 
@@ -82,26 +82,36 @@ class CanaryAgent:
             _log.error("canary_agent_failed", exc_info=work.exception())
 
     async def _serve(self) -> None:
-        """Work until there is nothing to do."""
+        """Work until there is nothing to do, and then until nothing is left of the session."""
         session = _Session(self._calls, node_id=self._node_id, version=self._version)
-        refusals = 0
-        try:
-            while refusals < REFUSALS_MAX:
-                try:
-                    if not await session.work_once():
-                        break
-                    self._counters.canaries += 1
-                    refusals = 0
-                except Refused as refused:
-                    if refused.rejection.reason not in _PASSING:
-                        _log.warning("canary_refused", message=refused.rejection.message)
-                        return
-                    refusals += 1
-                    await asyncio.sleep(REFUSED_WAIT_S)
-        finally:
-            if session.generation:
-                drain = DrainSession(session.session_id, session.generation)
-                self._shard.propose(drain, session_binding.NobodyWaits())
+        draining, refusals = False, 0
+        while refusals < REFUSALS_MAX:
+            try:
+                done = await session.work_once(wait_ms=0 if draining else WAIT_MS)
+                self._counters.canaries += done
+                refusals = 0
+                if not done and draining:
+                    return
+                if not done:
+                    await self._drain(session)
+                    # What was offered before that is still to be done.
+                    draining = True
+            except Refused as refused:
+                if refused.rejection.reason not in _PASSING:
+                    _log.info("canary_session_over", message=refused.rejection.message)
+                    return
+                refusals += 1
+                await asyncio.sleep(REFUSED_WAIT_S)
+
+    async def _drain(self, session: _Session) -> None:
+        """Let nothing more be offered to a session.
+
+        Raises:
+            Refused: By the rules, or for want of a leader.
+        """
+        answer = await self._shard.call(DrainSession(session.session_id, session.generation))
+        if isinstance(answer, Rejection):
+            raise Refused(answer)
 
 
 class _Session:
@@ -114,7 +124,7 @@ class _Session:
         self.session_id = f"canary-{secrets.token_hex(12)}"
         self.generation = 0
 
-    async def work_once(self) -> int:
+    async def work_once(self, *, wait_ms: int) -> int:
         """Wait for work and do it; how much there was.
 
         Raises:
@@ -131,7 +141,7 @@ class _Session:
             library=f"stepward-server {self._version}",
             generation=self.generation,
         )
-        answer = await self._calls.lease_work(pb.LeaseWorkRequest(hello=hello), wait_ms_max=WAIT_MS)
+        answer = await self._calls.lease_work(pb.LeaseWorkRequest(hello=hello), wait_ms_max=wait_ms)
         self.generation = answer.welcome.generation
         done = [
             pb.AttemptReport(attempt=one.attempt, succeeded=pb.Succeeded(output=one.input)) for one in answer.offers

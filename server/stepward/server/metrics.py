@@ -97,7 +97,7 @@ def _node(vitals: Vitals) -> list[Sample]:
 
 def _followers(vitals: Vitals) -> Sequence[Follower]:
     """The others as the leader sees them. What was noted while this node led is nobody's any more."""
-    return vitals.condition.followers if vitals.standing.leads else ()
+    return vitals.condition.followers if vitals.leads else ()
 
 
 def _log_behind(vitals: Vitals) -> list[Sample]:
@@ -116,7 +116,7 @@ def _free_bytes(vitals: Vitals) -> list[Sample]:
 
 
 def _jobs(vitals: Vitals) -> list[Sample]:
-    if not vitals.standing.leads:
+    if not vitals.leads:
         return []
     return [((state.name,), vitals.findings.jobs.get(state, 0)) for state in JobState]
 
@@ -267,6 +267,17 @@ SUPERVISION: Final = (
         "For how long the oldest of these has been due; 0 when there is none.",
         lambda v: v.findings.due.oldest_ms / 1_000,
     ),
+    Metric(
+        "remediations_total",
+        "counter",
+        "Remedies in the ledger that this node has applied since it started, whoever led: what was wrong, what was "
+        "done, and what led to it. All nodes count the same ones: take the maximum.",
+        lambda v: list(dict(v.counters.remedies).items()),
+        ("trouble", "remedy", "by"),
+    ),
+    gauge("brake_on", "1 while the brake holds remedies back.", lambda v: v.findings.brake.on is not None),
+    gauge("brake_held", "Remedies that it held back at the last sign of life.", lambda v: v.findings.held),
+    gauge("incidents_open", "Incidents that wait for a person.", lambda v: v.findings.incidents_open),
     gauge(
         "detection_latency_max_seconds",
         "The most by which a supervisor came late to what was due, in the leadership of the last sign of life.",
@@ -351,17 +362,19 @@ class Collector:
 
     def collect(self) -> Iterator[Family]:
         """Called by the registry at each scrape, on the thread of the scrape."""
+        vitals = self._vitals.of_this_moment()
         for metric in METRICS:
-            yield self._family(metric)
+            yield _family(metric, vitals)
         for spread in SPREADS:
             yield _histogram(spread, spread.read(self._vitals))
 
-    def _family(self, metric: Metric) -> Family:
-        type_ = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-        family = type_(PREFIX + metric.name, metric.help, labels=metric.labels)
-        for labels, value in metric.read(self._vitals):
-            family.add_metric(labels, value)
-        return family
+
+def _family(metric: Metric, vitals: Vitals) -> Family:
+    type_ = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+    family = type_(PREFIX + metric.name, metric.help, labels=metric.labels)
+    for labels, value in metric.read(vitals):
+        family.add_metric(labels, value)
+    return family
 
 
 def _histogram(spread: Spread, histogram: Histogram) -> Family:

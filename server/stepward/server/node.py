@@ -372,6 +372,7 @@ class Node:
                 "submissions": lambda: self._admission.waiting,
                 "notices": lambda: self._telling.waiting,
             },
+            limits=self._cluster.limits,
             supervises=lambda: self._oversight.supervises,
             contact_age_ms_max=self._cluster.limits.session_ttl_ms // 3,
         )

@@ -108,6 +108,8 @@ class Counters(Struct):
     leader_changes: int = 0
     # How calls ended: by method, then by reason or OK.
     calls_by_code: dict[str, dict[str, int]] = field(default_factory=dict)
+    # Remedies that were applied here, whoever led: by trouble, remedy, and what led to it.
+    remedies: dict[tuple[str, str, str], int] = field(default_factory=dict)
     # Commands that were rejected, and what was shed, by reason.
     rejections: dict[str, int] = field(default_factory=dict)
     shed_by_reason: dict[str, int] = field(default_factory=dict)

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import Struct
 
-from stepward.server.core import counts, epoch_rows, epochs, keys
+from stepward.server.core import brake, counts, epoch_rows, epochs, incidents, keys, ledger, rows
+from stepward.server.core.brake import Standing
 from stepward.server.core.clocks import LED_STEP_MS_MAX
 from stepward.server.core.due import Due, look
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from stepward.server.core.limits import Limits
     from stepward.server.core.rows import JobState
     from stepward.server.reading import Reading
 
@@ -44,9 +46,13 @@ class Findings(Struct, frozen=True):
     epochs_lost: int = 0
     stays: bool = False
     jobs: Mapping[JobState, int] = {}
+    remediations: int = 0
+    incidents_open: int = 0
+    brake: Standing = Standing(None, 0)
+    held: int = 0
 
 
-def find(reader: Reading, *, since_head_ms: int) -> Findings:
+def find(reader: Reading, *, since_head_ms: int, limits: Limits) -> Findings:
     """What the rows say, so long after this node applied the last batch.
 
     Led time stands still while nobody leads, so without batches it is taken to go on no further than one of them moves
@@ -54,11 +60,19 @@ def find(reader: Reading, *, since_head_ms: int) -> Findings:
     """
     head, epoch = reader.head(), reader.get(keys.EPOCH)
     log_ms = head.log_ms + since_head_ms
-    due = look(reader, led_ms=head.led_ms + min(since_head_ms, LED_STEP_MS_MAX), log_ms=log_ms)
-    jobs = counts.of_all(reader)
-    if not isinstance(epoch, epoch_rows.Epoch):
-        return Findings(due, jobs=jobs)
-    return Findings(due, epochs_lost=len(epochs.recent(epoch, log_ms)), stays=epoch.stays, jobs=jobs)
+    led_ms = head.led_ms + min(since_head_ms, LED_STEP_MS_MAX)
+    due, beat = look(reader, led_ms=led_ms, log_ms=log_ms), reader.get(keys.BEAT)
+    assert epoch is None or isinstance(epoch, epoch_rows.Epoch), epoch
+    return Findings(
+        due,
+        epochs_lost=0 if epoch is None else len(epochs.recent(epoch, log_ms)),
+        stays=epoch is not None and epoch.stays,
+        jobs=counts.of_all(reader),
+        remediations=ledger.recorded(reader),
+        incidents_open=incidents.counts(reader).open,
+        brake=brake.standing(reader, led_ms=led_ms, limits=limits),
+        held=beat.held if isinstance(beat, rows.Beat) else 0,
+    )
 
 
 def judge(findings: Findings, *, silent_ms: int, leaderless_ms: int) -> Verdict:
@@ -86,5 +100,7 @@ def judge(findings: Findings, *, silent_ms: int, leaderless_ms: int) -> Verdict:
             f"{findings.epochs_lost} of the leaderships of the last {epochs.LOST_WINDOW_MS // 1_000} s lost their "
             "supervisor; see the log of the node that led"
         )
+    if findings.brake.on is not None:
+        warnings.append(f"the brake holds back {findings.held} remedies: {findings.brake.on.reason}")
     reason = "; ".join((*critical, *warnings))
     return Verdict(Health.CRITICAL if critical else Health.WARNING if warnings else Health.WELL, reason)

@@ -7,10 +7,12 @@ once a second, so a scrape never holds up a step, and a loop that hangs can stil
 from __future__ import annotations
 
 import asyncio
+import copy
 from typing import TYPE_CHECKING, Final
 
 from stepward.server import observe
 from stepward.server.core import keys
+from stepward.server.core.ledger_rows import LedgerEntry
 from stepward.server.core.rows import Beat
 from stepward.server.reading import changed
 from stepward.server.store.errors import StoreFailed
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stepward.server.clock import Clock
+    from stepward.server.core.limits import Limits
     from stepward.server.logbook.identity import Identity
     from stepward.server.logbook.outbox import Applied, Condition, Standing
     from stepward.server.observe import Counters
@@ -48,6 +51,7 @@ class Vitals:
         data_file: Path,
         gauges: Mapping[str, Callable[[], int]],
         contact_age_ms_max: int,
+        limits: Limits,
         supervises: Callable[[], bool],
     ) -> None:
         """`gauges` are lengths of what waits or is open, by name, asked on any thread.
@@ -60,20 +64,26 @@ class Vitals:
         self.counters = counters
         self.data_file = data_file
         self.gauges = gauges
+        self.limits = limits
         self.supervises = supervises
         self._shard = shard
         self._clock = clock
         self._read_free_bytes = free_bytes
         self._contact_age_ms_max = contact_age_ms_max
         self._timer: asyncio.TimerHandle | None = None
+        # None: whatever it is when somebody asks.
+        self._standing: Standing | None = None
         self._beat: tuple[int, Beat] | None = None
         # When the last batch was applied here, and what the rows then said of supervision.
         self._started_at_ms = self._head_at_ms = clock.steady_ms()
         self._findings = Findings()
+        # The epoch that this node led when that was noted; 0: it led none.
+        self._noted_epoch = 0
         self._condition = shard.condition()
         self._free_bytes: int | None = None
         self.draining = False
         shard.on_applied(self._on_applied)
+        shard.on_standing(self._note_rows)
 
     # On the loop.
 
@@ -94,8 +104,7 @@ class Vitals:
         self._timer = asyncio.get_running_loop().call_later(NOTE_S, self._note)
         if self._shard.stopped:
             return
-        self._condition = self._shard.condition()
-        self._findings = self.find()
+        self._note_rows(self._shard.standing)
         try:
             self._free_bytes = self._read_free_bytes()
         except StoreFailed as failed:
@@ -103,23 +112,43 @@ class Vitals:
             self._free_bytes = None
             _log.warning("free_bytes_unknown", why=str(failed))
 
+    def _note_rows(self, standing: Standing) -> None:
+        """Also at once when leadership changes: a new leader must not tell what it knew a second ago."""
+        self._condition, self._findings = self._shard.condition(), self.find()
+        self._noted_epoch = standing.epoch if standing.leads else 0
+
     def find(self) -> Findings:
         """What the rows say of supervision now."""
         with self._shard.committed() as reader:
-            return find(reader, since_head_ms=self._clock.steady_ms() - self._head_at_ms)
+            since_head_ms = self._clock.steady_ms() - self._head_at_ms
+            return find(reader, since_head_ms=since_head_ms, limits=self.limits)
 
     def _on_applied(self, applied: Applied) -> None:
         self._head_at_ms = self._clock.steady_ms()
-        for _, row in changed(applied, keys.BEAT):
+        for _, row in changed(applied, keys.BEAT + keys.LEDGER):
             if isinstance(row, Beat):
                 self._beat = self._clock.steady_ms(), row
+            elif isinstance(row, LedgerEntry):
+                remedy = row.trouble.name, row.remedy.name, row.by.name
+                self.counters.remedies[remedy] = self.counters.remedies.get(remedy, 0) + 1
 
     # On any thread.
+
+    def of_this_moment(self) -> Vitals:
+        """The same, of which no part is newer than another: what is told together must not contradict itself."""
+        fixed = copy.copy(self)
+        fixed._standing = self._shard.standing
+        return fixed
 
     @property
     def standing(self) -> Standing:
         """What the replica was at the end of the last step."""
-        return self._shard.standing
+        return self._standing or self._shard.standing
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node leads, and what it has noted is of this leadership."""
+        return self.standing.leads and self._noted_epoch == self.standing.epoch
 
     @property
     def condition(self) -> Condition:

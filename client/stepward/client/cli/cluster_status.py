@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stepward.client.cli import cluster_advice
+from stepward.client.cli import cluster_advice, supervision_status
 from stepward.client.cli.exits import ExitCode
 from stepward.client.cli.session import Output, Session, ago, note, print_table, with_session
 from stepward.client.errors import SAID, StepwardError
@@ -39,6 +39,7 @@ COLUMNS = (
     "LAG",
     "FREE",
     "BEAT",
+    "SUPERVISION",
     "UP",
     "PID",
     "VERSION",
@@ -126,6 +127,7 @@ def judge(found: Sequence[Found], now: datetime) -> Iterator[str]:
     if len(clusters) > 1:
         yield f"the nodes belong to different clusters: {', '.join(clusters)}"
     elif clusters:
+        yield from supervision_status.troubles(statuses)
         yield from _shard_troubles([shard for status in statuses for shard in status.shards], now)
 
 
@@ -141,7 +143,8 @@ def _node_troubles(status: NodeStatus) -> Iterator[str]:
 
 def _shard_troubles(shards: Sequence[ShardStatus], now: datetime) -> Iterator[str]:
     if not any(shard.leader for shard in shards):
-        yield "nobody leads"
+        leader_ids = sorted({shard.leader_id for shard in shards if shard.leader_id})
+        yield f"{' or '.join(leader_ids)} leads, and no supervisor is at work there" if leader_ids else "nobody leads"
     leading = [shard.term for shard in shards if shard.leader]
     if len(leading) != len(set(leading)):
         yield "two nodes lead in the same term; this must never happen: stop the cluster and keep its files"
@@ -153,7 +156,9 @@ def _shard_troubles(shards: Sequence[ShardStatus], now: datetime) -> Iterator[st
             shown = ", ".join(sorted(one[:12] for one in different))
             yield f"nodes hold different rows at sequence {sequence}: {shown}"
     beats = [shard.supervisor_beat_at for shard in shards if shard.supervisor_beat_at is not None]
-    if beats and (now - max(beats)).total_seconds() > BEAT_AGE_S_MAX:
+    # Newer nodes judge that themselves.
+    is_told = any(shard.supervision is not None for shard in shards)
+    if beats and not is_told and (now - max(beats)).total_seconds() > BEAT_AGE_S_MAX:
         yield f"nobody supervises the jobs: the last beat was {ago(max(beats), now)} ago"
 
 
@@ -164,6 +169,9 @@ def _print_table(found: Sequence[Found]) -> None:
     print_table(COLUMNS, [_row(node, newest) for node in found])
     for cluster_id in sorted({node.status.cluster_id for node in found if node.status and node.status.cluster_id}):
         click.echo(f"\ncluster {cluster_id}, jobs: {_jobs(found)}")
+    shards = [shard for node in found if node.status for shard in node.status.shards]
+    for line in supervision_status.lines(max(shards, key=lambda shard: shard.sequence).supervision if shards else None):
+        click.echo(line)
 
 
 def _row(node: Found, newest: int) -> tuple[str, ...]:
@@ -172,13 +180,14 @@ def _row(node: Found, newest: int) -> tuple[str, ...]:
     status = node.status
     process = (ago(status.started_at), str(status.pid), status.version)
     if not status.shards:
-        return (node.name, node.address, str(status.state), *[""] * 7, *process)
+        return (node.name, node.address, str(status.state), *[""] * 8, *process)
     shard = status.shards[0]
-    role = "leader" if shard.leader else "follower"
+    role = supervision_status.role(shard)
     beat = f"{ago(shard.supervisor_beat_at)} ago" if shard.supervisor_beat_at else "never"
+    seen = shard.supervision.health if shard.supervision is not None else ""
     state = f"{status.state}, fetching rows" if shard.fetching_rows else str(status.state)
     head = (str(shard.term), str(shard.sequence), shard.hash[:12], str(newest - shard.sequence))
-    return (node.name, node.address, state, role, *head, _bytes(shard.free_bytes), beat, *process)
+    return (node.name, node.address, state, role, *head, _bytes(shard.free_bytes), beat, seen, *process)
 
 
 def _jobs(found: Sequence[Found]) -> str:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from stepward.server.oversight import Oversight
     from stepward.server.peers.refusals import Refusal
     from stepward.server.shard import Shard
+    from stepward.server.supervision_health import Findings
     from stepward.server.vitals import Vitals
 
 COUNTERS_KEY: Final = "stepward-counters-bin"
@@ -152,17 +153,31 @@ class ClusterService:
                 cluster_service_pb2.KindCount(kind=kind, count=count)
                 for kind, count in sorted(findings.due.by_kind.items())
             ],
+            remediations=findings.remediations,
+            incidents_open=findings.incidents_open,
             epochs_lost=findings.epochs_lost,
             stays=findings.stays,
             supervisor_state=state.value if state is not None else "",
         )
         if self._vitals.beat_age_ms is not None:
             message.beat_age.FromMilliseconds(self._vitals.beat_age_ms)
+        message.brake.CopyFrom(self._brake(findings))
         if findings.due.overdue:
             message.oldest_overdue.FromMilliseconds(findings.due.oldest_ms)
         if isinstance(beat, rows.Beat):
-            message.beat_epoch, message.beats, message.remediations = beat.epoch, beat.beats, beat.remediations
+            message.beat_epoch, message.beats = beat.epoch, beat.beats
             message.detection_latency_max.FromMilliseconds(beat.late_ms_max)
+        return message
+
+    def _brake(self, findings: Findings) -> cluster_service_pb2.BrakeStatus:
+        """What the supervisor holds back."""
+        used, hold = findings.brake.used, findings.brake.on
+        message = cluster_service_pb2.BrakeStatus(
+            on=hold is not None, used=used, per_minute=self._vitals.limits.remediations_per_minute_max
+        )
+        if hold is not None:
+            message.reason, message.held = hold.reason, findings.held
+            message.ends_in.FromMilliseconds(hold.ends_in_ms)
         return message
 
     def _follower(self, follower: Follower) -> cluster_service_pb2.FollowerStatus:
