@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
+import threading
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
-from stepward.server.http_post import NoAnswer, Url, parse_url, post
+from stepward.server.http_post import NoAnswer, Url, authorities, parse_url, post
+from tests.certificates import Authority
 
 S = 5.0
 
@@ -53,7 +57,9 @@ def test_what_is_no_address(text: str, rule: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def server(answer: bytes, *, ends: bool = True, reads: bool = True) -> AsyncIterator[tuple[Url, list[bytes]]]:
+async def server(
+    answer: bytes, *, ends: bool = True, reads: bool = True, shows: ssl.SSLContext | None = None
+) -> AsyncIterator[tuple[Url, list[bytes]]]:
     """Somebody who says these bytes to whoever comes, whatever he says."""
     heard: list[bytes] = []
     over = asyncio.Event()
@@ -68,10 +74,10 @@ async def server(answer: bytes, *, ends: bool = True, reads: bool = True) -> Asy
             await over.wait()
         writer.close()
 
-    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+    listening = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=shows)
     async with listening:
         port = listening.sockets[0].getsockname()[1]
-        yield Url(False, "127.0.0.1", port, "/hook?x=1"), heard
+        yield Url(shows is not None, "127.0.0.1", port, "/hook?x=1"), heard
         over.set()
 
 
@@ -138,8 +144,45 @@ async def _refused_port() -> int:
 async def test_nobody_is_there(secure: bool) -> None:
     """A port that nobody listens on, and a host that speaks no TLS."""
     port = await _refused_port()
+    trusts = await authorities()
     with pytest.raises(NoAnswer):
-        await post(Url(secure, "127.0.0.1", port, "/"), b"", {}, within_s=S)
+        await post(Url(secure, "127.0.0.1", port, "/"), b"", {}, within_s=S, trusts=trusts if secure else None)
     async with server(b"HTTP/1.1 200 OK\r\n\r\n", reads=False) as (url, _):
         with pytest.raises(NoAnswer):
-            await post(url._replace(secure=True), b"", {}, within_s=S)
+            await post(url._replace(secure=True), b"", {}, within_s=S, trusts=trusts)
+
+
+async def test_a_secure_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is said to anybody but the one whom the address names, by the word of somebody who is trusted."""
+    authority = Authority(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.ca))
+    right = authority.files("right", uri="test:right")
+    wrong = authority.files("wrong", uri="test:wrong", hosts=("example.org",))
+    stranger = Authority(tmp_path, "other").files("stranger", uri="test:stranger")
+    for files in (right, wrong, stranger):
+        shows = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        shows.load_cert_chain(files.certificate, files.key)
+        async with server(b"HTTP/1.1 200 OK\r\n\r\n", shows=shows) as (url, heard):
+            trusts = await authorities()
+            if files is right:
+                assert await post(url, b"body", {}, within_s=S, trusts=trusts) == 200
+                continue
+            with pytest.raises(NoAnswer, match="CERTIFICATE_VERIFY_FAILED"):
+                await post(url, b"body", {}, within_s=S, trusts=trusts)
+            assert heard == []
+
+
+async def test_the_loop_does_not_wait_for_what_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes a tenth of a second to read, in which no sign of life of a leader would go out."""
+    made_on = []
+    make = ssl.create_default_context
+
+    def making() -> ssl.SSLContext:
+        made_on.append(threading.get_ident())
+        return make()
+
+    monkeypatch.setattr(ssl, "create_default_context", making)
+    await authorities()
+
+    assert made_on != []
+    assert threading.get_ident() not in made_on

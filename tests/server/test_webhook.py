@@ -114,6 +114,38 @@ async def test_a_refusal_is_tried_again(tmp_path: Path) -> None:
     assert receiver.said == [("opened", f"i0-{number}") for number in (1, 2, 3)]
 
 
+@pytest.mark.parametrize("status", [408, 425, 429, 502, 503, 504])
+async def test_who_cannot_take_anything_now_is_borne(tmp_path: Path, status: int) -> None:
+    """What stands before an endpoint says so while that is down; no notice is at fault, and none is given up."""
+    with receiving(Receiver()) as receiver:
+        answers = iter([status] * 5)
+        receiver.answer = lambda body: next(answers, 204)
+        async with telling(tmp_path, receiver.url, webhook_tries_max=1) as (node, stubs):
+            await define(stubs)
+            await escalate(stubs, 2)
+            await until(lambda: len(receiver.said) == 2)
+            assert node.counters.webhook_failures == 5
+            assert node.counters.notices_given_up == 0
+
+    assert receiver.said == [("opened", "i0-1"), ("opened", "i0-2")]
+
+
+async def test_a_refusal_after_a_long_silence_is_the_first_one(tmp_path: Path) -> None:
+    """And what is refused together is refused alone before it is given up."""
+    host, _, port = free_address().rpartition(":")
+    url = f"http://{host}:{port}/hook?of=tests"
+    async with telling(tmp_path, url, webhook_tries_max=2) as (node, stubs):
+        await define(stubs)
+        await escalate(stubs, 3)
+        await until(lambda: node.counters.webhook_failures > 5)
+        answers = iter([500])
+        receiver = Receiver()
+        receiver.answer = lambda body: next(answers, 204)
+        with receiving(receiver, port=int(port)):
+            await until(lambda: len(receiver.said) == 3)
+        assert node.counters.notices_given_up == 0
+
+
 async def test_what_cannot_be_taken_does_not_hold_the_others(tmp_path: Path) -> None:
     """One that is refused again and again is given up alone, and counted."""
     with receiving(Receiver()) as receiver:

@@ -3,8 +3,9 @@
 The leader's node sends, behind the cursor that stands in rows. The cursor moves after an answer, so what a leader had
 sent and not marked is sent again by the next one: at least once, with an id by which doubles are dropped.
 
-What cannot be sent waits in rows, of which there is a bounded number. An endpoint that does not answer is asked again,
-less and less often, for as long as a notice is of use; one that says no is asked a few times, and then goes without.
+What cannot be sent waits in rows, of which there is a bounded number. An endpoint that does not answer, or says that it
+cannot now, is asked again, less and less often, for as long as a notice is of use; one that says no is asked a few
+times, and then goes without.
 Nothing else waits for any of this.
 """
 
@@ -26,6 +27,7 @@ from stepward.server.http_post import NoAnswer
 from stepward.server.reading import changed
 
 if TYPE_CHECKING:
+    import ssl
     from random import Random
 
     from stepward.server.clock import Clock
@@ -42,6 +44,8 @@ GROUP_MAX: Final = 50
 # While more waits the cursor moves at most so often: what is sent in between may be sent again by another leader.
 MARK_MS: Final = 200
 VERSION: Final = 1
+# What says that nothing can be taken at present, whatever it is: by the endpoint, or by what stands before it.
+NOT_NOW: Final = frozenset({408, 425, 429, 502, 503, 504})
 # How long nothing is sent after a bug of ours: it would only show itself again.
 RESTART_S: Final = 60.0
 
@@ -82,9 +86,12 @@ class Webhook:
         self._marked = 0
         self._given_up = 0
         self._marked_at_ms = 0
-        # How often what comes next was tried, and how many go into one request.
+        # How often what comes next was tried, how often it was refused then, and how many go into one request.
         self._tries = 0
+        self._refusals = 0
         self._size = GROUP_MAX
+        # What a secure endpoint is checked against; None: it is to be read anew.
+        self._trusts: ssl.SSLContext | None = None
 
     def on_applied(self, applied: Applied) -> None:
         """Look again when a batch has brought a notice."""
@@ -168,10 +175,11 @@ class Webhook:
             return
         self._tries += 1
         self._counters.webhook_failures += 1
-        refused = isinstance(trouble, int)
-        why = f"status {trouble}" if refused else str(trouble)
+        refused = isinstance(trouble, int) and trouble not in NOT_NOW
+        self._refusals += refused
+        why = f"status {trouble}" if isinstance(trouble, int) else str(trouble)
         _log.warning("webhook_failed", epoch=self._epoch, tries=self._tries, notices=len(group), error=why)
-        if refused and self._tries >= self._config.webhook_tries_max:
+        if refused and self._refusals >= self._config.webhook_tries_max and len(group) == 1:
             self._give_up(group[-1][0], len(group), why=f"refused with {why}")
             return
         if refused:
@@ -206,7 +214,7 @@ class Webhook:
 
     def _pass(self, number: int) -> None:
         self._done = number
-        self._tries = 0
+        self._tries = self._refusals = 0
 
     async def _try(self, body: bytes) -> NoAnswer | int | None:
         """Send a body once. None: it was taken; else the status, or why there is none."""
@@ -222,9 +230,14 @@ class Webhook:
             "User-Agent": "stepward",
             webhook_signature.HEADER: webhook_signature.signature(secret, self._clock.wall_ms() // 1_000, body),
         }
+        if self._url.secure and self._trusts is None:
+            self._trusts = await http_post.authorities()
+        within_s = config.webhook_timeout_ms / 1_000
         try:
-            status = await http_post.post(self._url, body, headers, within_s=config.webhook_timeout_ms / 1_000)
+            status = await http_post.post(self._url, body, headers, within_s=within_s, trusts=self._trusts)
         except NoAnswer as none:
+            # Perhaps it has a certificate by now that only what is trusted by now vouches for.
+            self._trusts = None
             return none
         return None if 200 <= status < 300 else status
 
