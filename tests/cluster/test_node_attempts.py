@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import sys
 import time
@@ -17,7 +18,7 @@ from stepward.client import AsyncClient, Definition, JobState, Retry, Timeouts
 from stepward.client.demo.processes import Child
 from stepward.v1 import agent_service_pb2 as pb
 from tests.cluster.long_form import run_rounds
-from tests.cluster.nodes import LEASE_LOSS_S_MAX, ROOT, Nodes
+from tests.cluster.nodes import LEASE_LOSS_S_MAX, ROOT, TTL_MS, Nodes
 from tests.cluster.rig import kill_worker, until, worker_of
 from tests.cluster.traffic import agents_connect, drawn_seed
 from tests.server import nodes as stubs_of
@@ -37,6 +38,8 @@ JOBS = 10
 WORK_S_MAX = 0.2
 AGENTS = ("once-1", "once-2", "once-3")
 ROUNDS = 6
+# The grace in which what was interrupted may end, and what it takes on a busy machine to notice that it has.
+KILL_S_MAX = 2.0 + 2.0
 
 
 @pytest.fixture(scope="module")
@@ -170,6 +173,93 @@ async def given_after_s(client: AsyncClient, alive: PlainAgent, count: int) -> f
     return time.monotonic() - began_at
 
 
+# Works in processes of its own, asks for nothing, looks at nothing, and says when it was interrupted. One of the two
+# does not care.
+BUSY = """
+import os
+import time
+from pathlib import Path
+
+from stepward.agents import Agent, Context
+
+agent = Agent(queue="busy", slots=4)
+folder = Path("{folder}")
+
+
+def spin(name: str) -> None:
+    (folder / f"{{name}}-at-work").write_text(str(os.getpid()))
+    try:
+        while True:
+            pass
+    except BaseException:
+        (folder / f"{{name}}-interrupted").write_text(str(time.time()))
+        raise
+
+
+@agent.action(process=True)
+def willing(ctx: Context) -> None:
+    spin("willing")
+
+
+@agent.action(process=True)
+def stubborn(ctx: Context) -> None:
+    while True:
+        try:
+            spin("stubborn")
+        except BaseException:
+            continue
+
+
+@agent.action
+def leave(ctx: Context) -> None:
+    pass
+"""
+
+
+@pytest.mark.parametrize("kind", ["willing", "stubborn"])
+async def test_h024_a_cancel_reaches_work_that_says_nothing(nodes: Nodes, tmp_path: Path, kind: str) -> None:
+    """It comes over the stream within a renewal; the work is interrupted, and what does not end then is killed.
+
+    It is asked for at another node than the agent's, a second after the work began.
+    """
+    await nodes.leader()
+    child = nodes.start_module("busy", BUSY.format(folder=tmp_path))
+    try:
+        async with nodes.client() as client:
+            definition = Definition(kind)
+            definition.step(kind, queue="busy", undo="leave")
+            await client.apply_definition(definition)
+            job_id = (await client.submit(kind)).job_id
+            at_work = tmp_path / f"{kind}-at-work"
+            await until(lambda: at_work.exists() and at_work.read_text() != "", seconds_max=S_MAX, what="work")
+            pid = int(at_work.read_text())
+            await asyncio.sleep(1.0)
+            cancelled_at = time.time()
+            await client.cancel(job_id)
+            await until(lambda: not alive(pid), seconds_max=S_MAX, what=f"the end of process {pid}")
+            ended_s = time.time() - cancelled_at
+            ended = await client.wait(job_id, check=False, wait_max_s=S_MAX)
+    finally:
+        child.terminate()
+        await until(lambda: not child.running, seconds_max=S_MAX, what="the end of the agent")
+    heard_s = float((tmp_path / f"{kind}-interrupted").read_text()) - cancelled_at
+    print(f"interrupted {heard_s:.2f} s after the cancel, ended {ended_s:.2f} s after it")
+
+    # An agent renews its lease six times in a TTL.
+    assert heard_s <= TTL_MS / 6_000
+    assert ended_s <= TTL_MS / 6_000 + KILL_S_MAX
+    assert ended.state is JobState.CANCELLED
+
+
+def alive(pid: int) -> bool:
+    """Whether a process is there."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 # Does what may be done once only: each time is a line in a file.
 ONCE = """
 import os
@@ -236,6 +326,7 @@ async def once_rounds(nodes: Nodes, rounds: int, chance: random.Random) -> None:
             fault = ("agent", "leader")[number % 2]
             job_ids += await once_round(nodes, client, deeds, chance, fault)
         states = await settled(client, set(job_ids))
+        waiting = {one.job_id async for one in client.incidents(definition="once", page_size=1_000)}
     done = Counter(deeds.all())
     print(f"{rounds} faults, {len(job_ids)} jobs: {dict(Counter(states.values()))}, {done.total()} deeds")
 
@@ -244,6 +335,8 @@ async def once_rounds(nodes: Nodes, rounds: int, chance: random.Random) -> None:
     # What nobody can tell is left to a person; all else was done, and is known to have been.
     assert set(states.values()) <= {JobState.COMPLETED, JobState.ESCALATED}
     assert [job_id for job_id, state in states.items() if state is JobState.COMPLETED and job_id not in done] == []
+    # Each of those is an incident, and nothing else is.
+    assert waiting == {job_id for job_id, state in states.items() if state is JobState.ESCALATED}
     # The faults hit something.
     assert JobState.ESCALATED in states.values()
 

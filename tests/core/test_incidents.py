@@ -163,6 +163,8 @@ def test_a_deadline_resolves_it_without_a_person() -> None:
     resolved = incident(world, 1)
     assert (resolved.how, resolved.by, resolved.actor) == (Remedy.COMPENSATE, By.SUPERVISOR, "")
     assert not [entry for entry in entries(world) if entry.by is By.PERSON]
+    # That of the deadline is told of the job; its step adds none of its own.
+    assert not [entry for entry in entries(world) if entry.remedy is Remedy.COMPENSATE and entry.step_id]
     check(world)
 
 
@@ -300,6 +302,48 @@ def test_who_ended_a_wide_job_is_told_at_its_last_step() -> None:
         (Remedy.FAIL, By.PERSON, "ann", "because")
     }
     assert [entry.by for entry in entries(world)[-30:]] == [By.PERSON] * 30
+    check(world)
+
+
+def test_what_a_person_began_is_not_taken_for_what_a_sweep_does_next() -> None:
+    """The same sweep goes on with his walk, and meets a deadline, which is nobody's doing."""
+    world = world_of(SHORT, activation_slice=7)
+    world.define(FAN)
+    escalate(world, "0-b", body=SHORT)
+    world.submit("0-a", "fan")
+    for _ in range(5):
+        world.one(Sweep(100))
+    world.now_ms = 1_000
+    world.one(TerminateJob("0-a", "because", "ann"))
+    assert world.job_state("0-a") == "COMPENSATING"
+
+    world.one(Sweep(100))
+
+    assert (incident(world, 1).how, incident(world, 1).by) == (Remedy.COMPENSATE, By.SUPERVISOR)
+    assert incident(world, 1).actor == ""
+
+
+def test_behind_the_point_of_no_return_nothing_is_undone() -> None:
+    """What was decided there can be tried again, passed over or ended."""
+    body = DefinitionBody(
+        "pivot",
+        (
+            step_spec("flight", dependents=(1,), effect=Effect.PIVOT, undo=False),
+            step_spec("hotel", needs=(0,), effect=ONCE),
+        ),
+        b"",
+        b"",
+    )
+    world = world_of(body)
+    escalate(world, "0-a", body=body)
+
+    answer = world.one(resolve(1, Resolution.COMPENSATE))
+
+    assert isinstance(answer, Rejection)
+    assert answer.reason is Reason.JOB_STATE
+    assert "point of no return" in answer.message
+    assert incidents.counts(world.reader).open == 1
+    assert world.one(resolve(1, Resolution.SKIP)) == IncidentResolved("0-a", already=False)
     check(world)
 
 

@@ -3,6 +3,7 @@
 from tests.museum.exhibits import (
     attempts_and_waits,
     graphs_and_slices,
+    incidents,
     outside_the_rules,
     rows_and_lists,
     sessions_and_offers,
@@ -19,6 +20,7 @@ ROOMS = {
     "Graphs and slices": graphs_and_slices.EXHIBITS,
     "Rows and lists": rows_and_lists.EXHIBITS,
     "What people do by hand": verbs.EXHIBITS,
+    "Incidents and the ledger": incidents.EXHIBITS,
     "Logbook, store and agents": outside_the_rules.EXHIBITS,
 }
 EXHIBITS = tuple(exhibit for exhibits in ROOMS.values() for exhibit in exhibits)
