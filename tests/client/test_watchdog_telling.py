@@ -168,6 +168,18 @@ async def test_webhook_gives_up(hearer: Hearer, monkeypatch: pytest.MonkeyPatch)
     assert "Stepward-Signature" not in hearer.requests(HOOK)[0].headers
 
 
+async def test_redirect_of_a_webhook_is_no_receipt(hearer: Hearer) -> None:
+    """As a GET, which is what becomes of it, nobody would see the body."""
+    hearer.answers.append(302)
+    with pytest.raises(NotTaken, match="it answered 302"):
+        await Poster().send(hearer.address + HOOK, b"{}")
+    hearer.answers.append(302)
+    await Poster().send(hearer.address + HOOK)
+
+    assert [request.body for request in hearer.requests(HOOK)] == [b"{}", b""]
+    assert [request.path for request in hearer.requests(PING)] == [PING]
+
+
 def test_signature_is_what_the_page_says() -> None:
     """A receiver computes the same with any library: this is the example of docs/watchdog.md."""
     assert signature(b"secret", b"{}", 1_800_000_000) == (

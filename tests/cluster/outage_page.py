@@ -42,9 +42,9 @@ that run saw on a machine of two cores. [watchdog.md](watchdog.md) says what the
 
 In each row a step falls due {DUE_S:.0f} s after the beginning of the outage: nobody takes it, and its queue timeout is
 judged by whoever supervises then. Times count from the beginning of the outage. The watchdog looks five times a second,
-calls the dead-man address every {PING_S:.0f} s and sends at most one canary job a second here. Sessions have a TTL of
-{TTL_MS // 1000} s: a canary whose agent was on a node that is killed comes back when that lease is over, and the
-watchdog waits for it before it says that all is well again.
+calls the dead-man address every {PING_S:.0f} s and sends at most one canary job a second here, the next one when the
+last one is back. Where none came back, one was with the agent of a node that was hit, and its lease of
+{TTL_MS // 1000} s had not ended when the row did. Such a canary is told when it is late by 10 s.
 """
 
 ROUNDS: Final = """\
@@ -125,7 +125,7 @@ def _row(outage: Outage, seen: Seen) -> Sequence[str]:
         f"{seen.still_s:.1f} s",
         row.decided,
         decided,
-        str(seen.canaries),
+        "" if outage is Outage.WATCHDOG_KILLED else str(seen.canaries),
         _dead_man(outage, seen),
     )
 

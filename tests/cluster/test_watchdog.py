@@ -74,6 +74,7 @@ def once(nodes: str, *options: str) -> tuple[int, dict[str, Any]]:
     return ran.returncode, json.loads(ran.stdout)
 
 
+@pytest.mark.slow
 def test_once_looks_at_three_nodes_over_tls_and_loses_them(tmp_path: Path) -> None:
     """Its exit code says how it is: 0 well, 1 one node gone, 2 no quorum, 3 nobody there or not let in."""
     with cluster(tmp_path, nodes=3, with_tls=True) as servers:

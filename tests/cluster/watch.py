@@ -25,6 +25,7 @@ LOOK_EVERY_S: Final = 0.02
 PAGE_S_MAX: Final = 5.0
 
 PING, HOOK = "/ping", "/hook"
+REDIRECT: Final = 302
 CANARIES_BACK: Final = re.compile(r'^stepward_watchdog_canaries_total{result="back"} (\d+)$', re.MULTILINE)
 
 
@@ -51,7 +52,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _take(self, body: bytes) -> None:
         self.server.requests.append(Request(time.monotonic(), self.path, dict(self.headers), body))
-        self.send_response(self.server.answers.pop(0) if self.server.answers else 204)
+        code = self.server.answers.pop(0) if self.server.answers else 204
+        self.send_response(code)
+        if code == REDIRECT:
+            self.send_header("Location", PING)
         self.send_header("Content-Length", "0")
         self.end_headers()
 
@@ -76,7 +80,7 @@ class Hearer:
 
     @property
     def answers(self) -> list[int]:
-        """The codes of its next answers; without, 204."""
+        """The codes of its next answers; without, 204. A redirect leads to the dead-man address."""
         return self._server.answers
 
     def requests(self, path: str) -> list[Request]:

@@ -14,7 +14,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from http.client import HTTPException
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 REQUEST_S_MAX: Final = 5.0
@@ -86,11 +86,24 @@ def _settle(ended: asyncio.Future[str], why: str) -> None:
         ended.set_result(why)
 
 
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows a GET. What is posted would go on as a GET, without its body, and look as if it had been taken."""
+
+    def redirect_request(  # type: ignore[explicit-override]  # `override` is of 3.12
+        self, request: urllib.request.Request, *given: Any
+    ) -> urllib.request.Request | None:
+        """The next request; None: the answer is the redirect itself."""
+        return super().redirect_request(request, *given) if request.get_method() == "GET" else None
+
+
+_OPENER: Final = urllib.request.build_opener(_Redirects)
+
+
 def _request(url: str, body: bytes | None, headers: Mapping[str, str]) -> str:
     """Why it was not taken; empty: it was."""
     request = urllib.request.Request(url, data=body, headers={"User-Agent": "stepward-watchdog", **headers})
     try:
-        with urllib.request.urlopen(request, timeout=REQUEST_S_MAX) as answer:
+        with _OPENER.open(request, timeout=REQUEST_S_MAX) as answer:
             answer.read(_ANSWER_BYTES_MAX)
     except urllib.error.HTTPError as error:
         error.close()
