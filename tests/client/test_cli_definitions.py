@@ -7,11 +7,14 @@ from pathlib import Path
 
 import grpc
 import pytest
+from google.protobuf.duration_pb2 import Duration
 
+from stepward.client.cli.definition import NAMED_MAX
 from stepward.v1 import (
     definition_pb2,
     definition_service_pb2,
 )
+from stepward.v1.definition_service_pb2 import DetectionLatency
 from tests.client.command_line import run
 from tests.client.scripted_server import Refused, ScriptedServer
 
@@ -108,10 +111,47 @@ def test_definition_validate(server: ScriptedServer, at: list[str], tmp_path: Pa
         "line": 5,
         "column": 13,
         "field": "steps[1].needs[0]",
+        "severity": "error",
         "description": "no such step",
     }
     assert alone.code == 5
     assert f"the form is right, the meaning needs a server: {file}" in alone.stderr
+
+
+def test_definition_validate_warns_and_promises(server: ScriptedServer, at: list[str], tmp_path: Path) -> None:
+    """What is hardly meant is told, and how soon trouble is noticed: each promise once, with those of whom it holds."""
+    file = tmp_path / "trip.yaml"
+    file.write_text(TRIP)
+    within, text = Duration(seconds=16, nanos=934_000_000), "a crashed agent is ..."
+    promises = [DetectionLatency(trouble="JOB_DEADLINE", text="a job that does not end is ...")]
+    for step_id, part in (*((f"s{n}", "action") for n in range(NAMED_MAX)), ("s0", "undo")):
+        lost = DetectionLatency(step_id=step_id, part=part, trouble="LEASE_LOST", within=within, text=text)
+        promises.append(lost)
+    warning = definition_service_pb2.Violation(field="steps[1]", description="it has no undo")
+    answer = definition_service_pb2.ValidateDefinitionResponse(warnings=[warning], detections=promises)
+    server.always("ValidateDefinition", answer)
+
+    told = run("definition", "validate", str(file), *at)
+    as_lines = run("definition", "validate", str(file), *at, "-o", "jsonl")
+
+    assert told.code == as_lines.code == 0
+    assert told.lines[0] == f"{file}:4:5: steps[1]: warning: it has no undo"
+    assert told.lines[-3:] == [
+        f"{file}: fine",
+        "  the job: a job that does not end is ...",
+        "  s0, s1, s2, s3, s4, s5, s6, s7 and 1 more: a crashed agent is ...",
+    ]
+    said = [json.loads(line) for line in as_lines.lines]
+    assert (said[0]["severity"], said[0]["description"]) == ("warning", "it has no undo")
+    assert said[2] == {
+        "file": str(file),
+        "step": "s0",
+        "part": "action",
+        "trouble": "LEASE_LOST",
+        "within": "16s934ms",
+        "description": "a crashed agent is ...",
+    }
+    assert len(said) == 1 + len(promises)
 
 
 def test_definition_validate_tells_form_and_meaning_at_once(
@@ -140,6 +180,7 @@ def test_definition_validate_tells_form_and_meaning_at_once(
         "line": 2,
         "column": 1,
         "field": "",
+        "severity": "error",
         "description": 'unknown field "step", did you mean "steps"?',
     }
     assert applied.stderr.splitlines()[0] == f'{broken}:1:1: unknown field "nam", did you mean "name"?'

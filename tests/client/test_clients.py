@@ -12,7 +12,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from stepward.client import AsyncClient, Client, errors
 from stepward.client.failover import Patience
-from stepward.client.values import JobState, StepState
+from stepward.client.values import DetectionLatency, JobState, StepState
 from stepward.v1 import (
     agent_service_pb2,
     cluster_service_pb2,
@@ -375,7 +375,11 @@ def test_definitions(server: ScriptedServer, drive: Driver) -> None:
     server.on(
         "ApplyDefinition", Broken(), definition_service_pb2.ApplyDefinitionResponse(version=version, created=True)
     )
-    server.on("ValidateDefinition", definition_service_pb2.ValidateDefinitionResponse(violations=[violation]))
+    found = definition_service_pb2.ValidateDefinitionResponse(violations=[violation])
+    soon = definition_service_pb2.DetectionLatency(step_id="a", part="undo", trouble="QUEUE_TIME", text="soon")
+    soon.within.FromSeconds(61)
+    fine = definition_service_pb2.ValidateDefinitionResponse(warnings=[violation], detections=[soon])
+    server.on("ValidateDefinition", found, found, fine)
     server.on("GetDefinition", definition_service_pb2.GetDefinitionResponse(version=version))
     server.on("ListDefinitions", definition_service_pb2.ListDefinitionsResponse(versions=[version]))
 
@@ -383,6 +387,12 @@ def test_definitions(server: ScriptedServer, drive: Driver) -> None:
 
     assert (applied.created, applied.version.name, applied.version.version) == (True, "trip", 2)
     assert drive(server.address, "validate_definition", trip) == (errors.Violation("steps", "is empty"),)
+    assert drive(server.address, "check_definition", trip).violations == (errors.Violation("steps", "is empty"),)
+    checked = drive(server.address, "check_definition", trip)
+    assert (checked.violations, checked.warnings) == ((), (errors.Violation("steps", "is empty"),))
+    assert checked.detections == (
+        DetectionLatency(step_id="a", part="undo", trouble="QUEUE_TIME", within=timedelta(seconds=61), text="soon"),
+    )
     assert drive(server.address, "get_definition", "trip", version=2).definition == trip
     assert [one.hash for one in drive(server.address, "list_definitions")] == ["ab"]
 

@@ -39,6 +39,9 @@ def test_everything_can_be_said() -> None:
         effect="non_idempotent",
         start="on_accept",
         on_unknown="compensate",
+        on_exhausted="continue",
+        reassign="avoid_same_agent",
+        approval="required",
         undo=Undo(
             "cancel-flight",
             retry=Retry(initial=0.5),
@@ -60,9 +63,17 @@ def test_words_are_those_of_the_contract() -> None:
     fields = pb.Step.DESCRIPTOR.fields_by_name
     on_deadline: Any = pb.Definition.DESCRIPTOR.fields_by_name["on_deadline"]
 
-    for alias, name in ((options.Effect, "effect"), (options.StartMode, "start"), (options.OnUnknown, "on_unknown")):
+    for alias, name in (
+        (options.Effect, "effect"),
+        (options.StartMode, "start"),
+        (options.OnUnknown, "on_unknown"),
+        (options.OnExhausted, "on_exhausted"),
+        (options.Reassign, "reassign"),
+        (options.Approval, "approval"),
+    ):
         descriptor: Any = fields[name]
         assert get_args(alias) == tuple(enum_words(descriptor))
+    assert set(get_args(options.UndoEffect)) < set(get_args(options.Effect))
     assert get_args(options.OnDeadline) == tuple(enum_words(on_deadline))
 
 
@@ -202,6 +213,9 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     # Words.
     (add(effect="idempotant"), "step 'new': effect is 'idempotant', did you mean \"idempotent\"?"),
     (add(start="later"), "step 'new': start is 'later'; there are on_offer, on_accept"),
+    (add(on_exhausted="ask"), "step 'new': on_exhausted is 'ask'; there are compensate, escalate, continue, fail"),
+    (add(reassign="another"), "step 'new': reassign is 'another'; there are any_agent, avoid_same_agent"),
+    (add(approval="yes"), "step 'new': approval is 'yes'; there are not_required, required"),
     (add(on_unknown="ask"), "step 'new': on_unknown is 'ask'; there are escalate, compensate"),
     (lambda: Definition("x", on_deadline="cancle"), "definition x: on_deadline is 'cancle', did you mean \"cancel\"?"),  # type: ignore[arg-type]  # wrong on purpose
     # Things of another kind.

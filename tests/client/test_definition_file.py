@@ -28,6 +28,9 @@ steps:
     effect: non_idempotent
     start: on_accept
     on_unknown: compensate
+    on_exhausted: continue
+    reassign: avoid_same_agent
+    approval: required
     undo:
       action: cancel-flight
       retry: {initial: 500ms}
@@ -71,6 +74,9 @@ TRIP_DEFINITION = pb.Definition(
             effect=pb.EFFECT_NON_IDEMPOTENT,
             start=pb.START_MODE_ON_ACCEPT,
             on_unknown=pb.ON_UNKNOWN_COMPENSATE,
+            on_exhausted=pb.ON_EXHAUSTED_CONTINUE,
+            reassign=pb.REASSIGN_AVOID_SAME_AGENT,
+            approval=pb.APPROVAL_REQUIRED,
             undo=pb.Undo(
                 action="cancel-flight",
                 retry=pb.RetryPolicy(initial=Duration(nanos=500_000_000)),
@@ -338,12 +344,12 @@ def test_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "place"),
     [
-        ("steps[1].needs[0]", (27, 13)),
+        ("steps[1].needs[0]", (30, 13)),
         ("steps[0].retry.factor", (10, 51)),
-        ("steps[0].undo.retry.initial", (17, 24)),
-        ("output", (29, 3)),
+        ("steps[0].undo.retry.initial", (20, 24)),
+        ("output", (32, 3)),
         # What stands nowhere is led to what is around it.
-        ("steps[1].action", (26, 5)),
+        ("steps[1].action", (29, 5)),
         ("steps[0].input.who", (9, 12)),
         ("steps[0].retry.non_retryable_kinds[7]", (10, 85)),
         ("steps[9]", (6, 3)),
@@ -370,7 +376,7 @@ def test_what_a_server_says_is_shown_in_its_line(tmp_path: Path) -> None:
     file = read(path)
 
     assert file.problem(Violation("steps[1].needs[0]", "no such step")).text == (
-        f"{path}:27:13: steps[1].needs[0]: no such step\n  27 |     needs: [flight]\n     |             ^"
+        f"{path}:30:13: steps[1].needs[0]: no such step\n  30 |     needs: [flight]\n     |             ^"
     )
     assert file.problem(Violation("definition.name", "is taken")).text.startswith(f"{path}:1:7: definition.name: is ")
     assert file.problem(Violation("", "and 3 more")).text == f"{path}: and 3 more"

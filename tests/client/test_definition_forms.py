@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepward.client import Definition, Retry, Timeouts, Undo, Verify, input_, literal, text
+from stepward.client import definition_options as options
 from stepward.client.definition import DefinedStep
 from stepward.client.definition_file import loads
-from stepward.client.definition_options import Effect, OnDeadline, OnUnknown, StartMode
+from stepward.client.definition_options import (
+    Approval,
+    Effect,
+    OnDeadline,
+    OnExhausted,
+    OnUnknown,
+    Reassign,
+    StartMode,
+    UndoEffect,
+)
 from stepward.server.api.definitions import source
 from stepward.server.core.canonical import definition_hash
 from stepward.server.core.definition import compile_definition
@@ -51,12 +61,16 @@ timeouts = st.lists(durations_ms, min_size=4, max_size=4).flatmap(
         schedule_to_close=st.none() | st.just(f"{max(ms)}ms"),
     )
 )
-effects: st.SearchStrategy[Effect | None] = st.sampled_from([None, "idempotent", "non_idempotent"])
+effects: st.SearchStrategy[Effect | None] = st.sampled_from([None, *get_args(options.Effect)])
+undo_effects: st.SearchStrategy[UndoEffect | None] = st.sampled_from([None, "idempotent", "non_idempotent"])
+on_exhausteds: st.SearchStrategy[OnExhausted | None] = st.sampled_from([None, *get_args(options.OnExhausted)])
+reassigns: st.SearchStrategy[Reassign | None] = st.sampled_from([None, *get_args(options.Reassign)])
+approvals: st.SearchStrategy[Approval | None] = st.sampled_from([None, *get_args(options.Approval)])
 starts: st.SearchStrategy[StartMode | None] = st.sampled_from([None, "on_offer", "on_accept"])
 on_unknowns: st.SearchStrategy[OnUnknown | None] = st.sampled_from([None, "escalate", "compensate"])
 on_deadlines: st.SearchStrategy[OnDeadline | None] = st.sampled_from([None, "cancel", "compensate", "fail"])
 undos = st.builds(
-    Undo, names, queue=st.none() | names, retry=st.none() | retries, timeouts=st.none() | timeouts, effect=effects
+    Undo, names, queue=st.none() | names, retry=st.none() | retries, timeouts=st.none() | timeouts, effect=undo_effects
 )
 verifies = st.builds(Verify, names, queue=st.none() | names, retry=st.none() | retries, timeouts=st.none() | timeouts)
 keys = texts | st.integers(0, 99)
@@ -103,6 +117,9 @@ def definitions(draw: st.DrawFn) -> Definition:
             undo=draw(st.none() | undos),
             verify=draw(st.none() | verifies),
             on_unknown=draw(on_unknowns),
+            on_exhausted=draw(on_exhausteds),
+            reassign=draw(reassigns),
+            approval=draw(approvals),
         )
         before[step_id] = earlier
     if draw(st.booleans()):

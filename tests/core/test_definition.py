@@ -21,9 +21,12 @@ from stepward.server.core.definition_source import (
 )
 from stepward.server.core.limits import Limits
 from stepward.server.core.rows import (
+    Approval,
     DefinitionBody,
     Effect,
+    OnExhausted,
     OnUnknown,
+    Reassign,
     RetrySpec,
     StartMode,
     StepSpec,
@@ -109,7 +112,7 @@ NAMES = "only A-Z a-z 0-9 . _ - are allowed"
         ),
         # Numbers that this software gives no name to.
         (
-            trip(step("a", effect=7, start=9, on_unknown=-1)),
+            trip(step("a", effect=7, start=9, on_unknown=-1, on_exhausted=5, reassign=3, approval=3)),
             [
                 (
                     "steps[0].effect",
@@ -123,6 +126,19 @@ NAMES = "only A-Z a-z 0-9 . _ - are allowed"
                 (
                     "steps[0].on_unknown",
                     "it is -1, which is unknown here; it must be ESCALATE (1), COMPENSATE (2) or left out",
+                ),
+                (
+                    "steps[0].on_exhausted",
+                    "it is 5, which is unknown here; it must be COMPENSATE (1), ESCALATE (2), CONTINUE (3), FAIL (4) "
+                    "or left out",
+                ),
+                (
+                    "steps[0].reassign",
+                    "it is 3, which is unknown here; it must be ANY_AGENT (1), AVOID_SAME_AGENT (2) or left out",
+                ),
+                (
+                    "steps[0].approval",
+                    "it is 3, which is unknown here; it must be NOT_REQUIRED (1), REQUIRED (2) or left out",
                 ),
             ],
         ),
@@ -310,7 +326,14 @@ def test_what_is_given_stays() -> None:
     spec = compiled(
         trip(
             StepSource(
-                "p", "pay", "bank", (), " {} ", retry, TimeoutsSource(3, 4), effect=2, start=2, undo=undo, on_unknown=2
+                *("p", "pay", "bank", (), " {} ", retry, TimeoutsSource(3, 4)),
+                effect=2,
+                start=2,
+                undo=undo,
+                on_unknown=2,
+                on_exhausted=3,
+                reassign=2,
+                approval=2,
             )
         )
     ).steps[0]
@@ -322,6 +345,11 @@ def test_what_is_given_stays() -> None:
         Effect.NON_IDEMPOTENT,
         StartMode.ON_ACCEPT,
         OnUnknown.COMPENSATE,
+    )
+    assert (spec.on_exhausted, spec.reassign, spec.approval) == (
+        OnExhausted.CONTINUE,
+        Reassign.AVOID_SAME_AGENT,
+        Approval.REQUIRED,
     )
     assert spec.undo == UndoSpec("unpay", "bank", RetrySpec(7), 5, 6)
 
@@ -342,6 +370,8 @@ def test_undo_may_have_a_queue_of_its_own() -> None:
         (2, UndoSource("u"), 0, StartMode.ON_OFFER),
         (1, None, 2, StartMode.ON_ACCEPT),
         (2, None, 1, StartMode.ON_OFFER),
+        (3, None, 0, StartMode.ON_ACCEPT),
+        (4, None, 0, StartMode.ON_ACCEPT),
     ],
 )
 def test_start_mode(effect: int, undo: UndoSource | None, start: int, expected: StartMode) -> None:

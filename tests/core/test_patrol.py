@@ -113,6 +113,20 @@ def test_a_stuck_job_can_be_cancelled() -> None:
     assert world.step_state("j1", "a") == "COMPENSATED"
 
 
+def test_a_stuck_job_that_lost_what_an_agent_holds_can_be_cancelled() -> None:
+    """Of an attempt without its row nobody knows what became of it: it is undone as one that may have happened."""
+    world, crew = world_of()
+    world.submit("j1", "pair")
+    lose_timer(world, "j1", "a")
+    assert beat(world) == ("j1",)
+
+    world.one(CancelJob("j1", "stuck"))
+    assert world.step_state("j1", "a") == "UNDO_OFFERED"
+    crew.work("j1")
+
+    assert world.job_state("j1") == "CANCELLED"
+
+
 def test_a_job_that_is_being_undone_may_be_stuck_as_well() -> None:
     """An undo that lost its timer and its place."""
     world, crew = world_of()

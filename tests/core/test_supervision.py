@@ -339,8 +339,7 @@ def test_a_rule_that_raises_harms_its_own_command_only() -> None:
     world = world_with(single())
     world.submit("j1", "single")
     world.report("agent-one", "j1", "pay", Started())
-    broken = keys.assignment("agent-one", held(world)[0].token, "j1", 0)
-    world.store.apply([], [broken])
+    world.store.apply([], [keys.job("j1")])
     world.reader = LiveRows(world.store)
     moment = Moment(world.sequence + 1, 1, 0, 0, 0, 0, 0)
 

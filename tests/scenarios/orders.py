@@ -41,7 +41,17 @@ from stepward.server.core.definition_source import (
     UndoSource,
     VerifySource,
 )
-from stepward.server.core.rows import DefinitionBody, Effect, OnDeadline, OnUnknown, Payload, StartMode
+from stepward.server.core.rows import (
+    Approval,
+    DefinitionBody,
+    Effect,
+    OnDeadline,
+    OnExhausted,
+    OnUnknown,
+    Payload,
+    Reassign,
+    StartMode,
+)
 from stepward.server.core.sessions import held_digest
 from tests.core.world import actions_of
 from tests.scenarios.blocks import Line, TranscriptError
@@ -130,6 +140,9 @@ def _step(line: Line) -> StepSource:
         undo=UndoSource(undo, retry, timeouts, effect=undo_effect) if undo else None,
         verify=VerifySource(verify, retry, timeouts, verify_queue) if verify else None,
         on_unknown=_member(line, "on_unknown", OnUnknown),
+        on_exhausted=_member(line, "on_exhausted", OnExhausted),
+        reassign=_member(line, "reassign", Reassign),
+        approval=_member(line, "approval", Approval),
     )
     line.done()
     return step

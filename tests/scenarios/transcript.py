@@ -7,6 +7,7 @@ Commands, each with `at=MS` to set all clocks first:
                                                a definition; one indented line a step:
       STEP [needs=A,B] [action=] [queue=] [input=JSON] [undo=ACTION] [undo_effect=]
            [verify=ACTION] [verify_queue=] [effect=] [start=] [on_unknown=]
+           [on_exhausted=] [reassign=] [approval=]
            [attempts= initial= factor= cap= kinds=A,B time_max=]
            [start_to_close=] [queue_timeout=] [heartbeat=] [schedule_to_close=]
     submit JOB definition=NAME [version=] [input=JSON] [key=] [caller=] [namespace=] [deadline=]

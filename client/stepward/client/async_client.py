@@ -24,6 +24,7 @@ from stepward.client.job_filter import WantedJobs
 from stepward.client.values import (
     Agent,
     AppliedDefinition,
+    CheckedDefinition,
     CreatedCluster,
     DefinitionVersion,
     HistoryEvent,
@@ -356,6 +357,10 @@ class AsyncClient(AsyncIncidents):
     ) -> tuple[Violation, ...]:
         """Check a definition, in any form that `apply_definition` takes, and change nothing. Nothing wrong: empty."""
         return await self._perform(calls.validate_definition(definition, namespace=namespace or self.namespace))
+
+    async def check_definition(self, definition: AnyDefinition, *, namespace: str | None = None) -> CheckedDefinition:
+        """Check a definition as `validate_definition` does; tell warnings, and how soon trouble is noticed."""
+        return await self._perform(calls.check_definition(definition, namespace=namespace or self.namespace))
 
     async def get_definition(self, name: str, *, version: int = 0, namespace: str | None = None) -> DefinitionVersion:
         """Read one version of a definition. 0: the newest.

@@ -22,6 +22,7 @@ from stepward.client.job_filter import WantedJobs
 from stepward.client.values import (
     Agent,
     AppliedDefinition,
+    CheckedDefinition,
     CreatedCluster,
     DefinitionVersion,
     HistoryEvent,
@@ -350,6 +351,10 @@ class Client(BlockingIncidents):
     def validate_definition(self, definition: AnyDefinition, *, namespace: str | None = None) -> tuple[Violation, ...]:
         """Check a definition, in any form that `apply_definition` takes, and change nothing. Nothing wrong: empty."""
         return self._perform(calls.validate_definition(definition, namespace=namespace or self.namespace))
+
+    def check_definition(self, definition: AnyDefinition, *, namespace: str | None = None) -> CheckedDefinition:
+        """Check a definition as `validate_definition` does; tell warnings, and how soon trouble is noticed."""
+        return self._perform(calls.check_definition(definition, namespace=namespace or self.namespace))
 
     def get_definition(self, name: str, *, version: int = 0, namespace: str | None = None) -> DefinitionVersion:
         """Read one version of a definition. 0: the newest.

@@ -22,6 +22,7 @@ from stepward.client.job_filter import WantedJobs, job_filter, step_states
 from stepward.client.values import (
     Agent,
     AppliedDefinition,
+    CheckedDefinition,
     CreatedCluster,
     DefinitionVersion,
     HistoryEvent,
@@ -387,6 +388,13 @@ def validate_definition(definition: AnyDefinition, *, namespace: str) -> Call[tu
     message = definition_message(definition)
     request = definition_service_pb2.ValidateDefinitionRequest(namespace=namespace, definition=message)
     return Call(VALIDATE_DEFINITION, request, lambda answer: reading.violations(answer.violations))
+
+
+def check_definition(definition: AnyDefinition, *, namespace: str) -> Call[CheckedDefinition]:
+    """Check a definition, and tell what may be meant otherwise and how soon trouble is noticed."""
+    message = definition_message(definition)
+    request = definition_service_pb2.ValidateDefinitionRequest(namespace=namespace, definition=message)
+    return Call(VALIDATE_DEFINITION, request, reading.checked_definition)
 
 
 def get_definition(name: str, *, version: int, namespace: str) -> Call[DefinitionVersion]:

@@ -19,10 +19,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from stepward.client.definition_options import (
+    Approval,
     Duration,
     Effect,
     OnDeadline,
+    OnExhausted,
     OnUnknown,
+    Reassign,
     Retry,
     StartMode,
     Timeouts,
@@ -121,6 +124,9 @@ class Definition:
         undo: Undo | str | None = None,
         verify: Verify | str | None = None,
         on_unknown: OnUnknown | None = None,
+        on_exhausted: OnExhausted | None = None,
+        reassign: Reassign | None = None,
+        approval: Approval | None = None,
     ) -> DefinedStep:
         """Add a step.
 
@@ -138,6 +144,9 @@ class Definition:
             undo: How it is compensated, or just the action that does it. Left out: what it did remains done.
             verify: How the service is asked after an unknown outcome, or just the action that asks.
             on_unknown: What follows when nobody can tell whether it happened and it may not be repeated.
+            on_exhausted: What follows when no further attempt is made and it is known not to have succeeded.
+            reassign: Who may be given the next attempt.
+            approval: Whether a person must agree before the job is undone, goes on without it or is ended.
 
         Returns:
             The step, for others to need and to refer to.
@@ -154,15 +163,13 @@ class Definition:
         if queue is not None:
             step.queue = checked_name(queue, f"{place}: queue")
         step.needs.extend(self._needs(needs, place))
-        before = 0
-        for need in step.needs:
-            before |= self._before[self._positions[need]] | 1 << self._positions[need]
+        before = self._before_all(step.needs)
         if input is not None:
             step.input = self._template(input, f"{place}: input", before)
         set_options(step, retry, timeouts, place)
-        set_word(step, "effect", effect, f"{place}: effect")
-        set_word(step, "start", start, f"{place}: start")
-        set_word(step, "on_unknown", on_unknown, f"{place}: on_unknown")
+        words = {"effect": effect, "start": start, "on_unknown": on_unknown, "on_exhausted": on_exhausted}
+        for name, word in {**words, "reassign": reassign, "approval": approval}.items():
+            set_word(step, name, word, f"{place}: {name}")
         if undo is not None:
             step.undo.CopyFrom(_undo(undo, place).to_proto())
         if verify is not None:
@@ -205,6 +212,13 @@ class Definition:
             DefinitionError: There is no step yet.
         """
         return as_yaml(self.to_proto())
+
+    def _before_all(self, needs: Iterable[str]) -> int:
+        """The positions of some steps and of all that they need, as bits."""
+        before = 0
+        for need in needs:
+            before |= self._before[self._positions[need]] | 1 << self._positions[need]
+        return before
 
     def _needs(self, needs: Iterable[DefinedStep | str] | None, place: str) -> list[str]:
         if needs is None:

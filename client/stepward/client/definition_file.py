@@ -48,7 +48,17 @@ DURATION = "google.protobuf.Duration"
 TEMPLATES = frozenset({"stepward.v1.Definition.output", "stepward.v1.Step.input"})
 
 # What `defaults:` may give to every step. The rest says what a step is and cannot be shared.
-SHAREABLE = ("queue", "retry", "timeouts", "effect", "start", "on_unknown")
+SHAREABLE = (
+    "queue",
+    "retry",
+    "timeouts",
+    "effect",
+    "start",
+    "on_unknown",
+    "on_exhausted",
+    "reassign",
+    "approval",
+)
 
 UINT32_MAX = 2**32 - 1
 

@@ -24,9 +24,13 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
 Duration: TypeAlias = timedelta | str | float
-Effect: TypeAlias = Literal["idempotent", "non_idempotent"]
+Effect: TypeAlias = Literal["idempotent", "non_idempotent", "pivot", "irreversible"]
+UndoEffect: TypeAlias = Literal["idempotent", "non_idempotent"]
 StartMode: TypeAlias = Literal["on_offer", "on_accept"]
 OnUnknown: TypeAlias = Literal["escalate", "compensate"]
+OnExhausted: TypeAlias = Literal["compensate", "escalate", "continue", "fail"]
+Reassign: TypeAlias = Literal["any_agent", "avoid_same_agent"]
+Approval: TypeAlias = Literal["not_required", "required"]
 OnDeadline: TypeAlias = Literal["cancel", "compensate", "fail"]
 
 NAME_CHARS_MAX = 128
@@ -135,7 +139,7 @@ class Undo:
     queue: str | None = None
     retry: Retry | None = None
     timeouts: Timeouts | None = None
-    effect: Effect | None = None
+    effect: UndoEffect | None = None
 
     def __post_init__(self) -> None:
         self.to_proto()

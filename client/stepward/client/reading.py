@@ -17,8 +17,10 @@ from stepward.client.payloads import Payload
 from stepward.client.supervision import Brake, Breaker, BreakerState, Supervision, SupervisionHealth
 from stepward.client.values import (
     Agent,
+    CheckedDefinition,
     CreatedCluster,
     DefinitionVersion,
+    DetectionLatency,
     Failure,
     FollowerStatus,
     HistoryEvent,
@@ -237,6 +239,24 @@ def definition_version(message: definition_pb2.DefinitionVersion) -> DefinitionV
 def violations(messages: Iterable[definition_service_pb2.Violation]) -> tuple[Violation, ...]:
     """What is wrong with a definition."""
     return tuple(Violation(message.field, message.description) for message in messages)
+
+
+def checked_definition(answer: definition_service_pb2.ValidateDefinitionResponse) -> CheckedDefinition:
+    """What a cluster says of a definition."""
+    return CheckedDefinition(
+        violations=violations(answer.violations),
+        warnings=violations(answer.warnings),
+        detections=tuple(
+            DetectionLatency(
+                step_id=one.step_id,
+                part=one.part,
+                trouble=one.trouble,
+                within=one.within.ToTimedelta(),
+                text=one.text,
+            )
+            for one in answer.detections
+        ),
+    )
 
 
 def agent(message: agent_service_pb2.Agent) -> Agent:

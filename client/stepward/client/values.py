@@ -10,11 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepward.client.payloads import Payload
 from stepward.client.supervision import Supervision
 from stepward.v1 import agent_service_pb2, cluster_service_pb2, definition_pb2, job_pb2, job_service_pb2
+
+if TYPE_CHECKING:
+    from stepward.client.errors import Violation
 
 
 class JobState(StrEnum):
@@ -331,6 +334,32 @@ class AppliedDefinition:
     version: DefinitionVersion
     created: bool
     """False when the newest version was already equal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetectionLatency:
+    """How soon one kind of trouble with a step, or with the job (no `step_id`), is noticed while a leader leads."""
+
+    step_id: str
+    part: str
+    """Of the step: "action", "undo" or "verify"; empty: it is the job's."""
+    trouble: str
+    """Such as "LEASE_LOST"."""
+    within: timedelta
+    text: str
+    """The same in words, and what it is made of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedDefinition:
+    """What a cluster says of a definition that it does not store."""
+
+    violations: tuple[Violation, ...]
+    """Empty: it may be stored."""
+    warnings: tuple[Violation, ...]
+    """What may be stored, and yet will hardly be meant."""
+    detections: tuple[DetectionLatency, ...]
+    """Empty with violations, and from a server that is too old to tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,33 +26,39 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cstepward/v1/definition.proto\x12\x0bstepward.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbc\x01\n\nDefinition\x12\x0c\n\x04name\x18\x01 \x01(\t\x12 \n\x05steps\x18\x02 \x03(\x0b\x32\x11.stepward.v1.Step\x12\x0e\n\x06output\x18\x03 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x04 \x01(\t\x12+\n\x08\x64\x65\x61\x64line\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\x0bon_deadline\x18\x06 \x01(\x0e\x32\x17.stepward.v1.OnDeadline\"\xdf\x02\n\x04Step\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06\x61\x63tion\x18\x02 \x01(\t\x12\r\n\x05queue\x18\x03 \x01(\t\x12\r\n\x05needs\x18\x04 \x03(\t\x12\r\n\x05input\x18\x05 \x01(\t\x12\'\n\x05retry\x18\x06 \x01(\x0b\x32\x18.stepward.v1.RetryPolicy\x12\'\n\x08timeouts\x18\x07 \x01(\x0b\x32\x15.stepward.v1.Timeouts\x12#\n\x06\x65\x66\x66\x65\x63t\x18\x08 \x01(\x0e\x32\x13.stepward.v1.Effect\x12%\n\x05start\x18\t \x01(\x0e\x32\x16.stepward.v1.StartMode\x12\x1f\n\x04undo\x18\n \x01(\x0b\x32\x11.stepward.v1.Undo\x12*\n\non_unknown\x18\x0b \x01(\x0e\x32\x16.stepward.v1.OnUnknown\x12#\n\x06verify\x18\x0c \x01(\x0b\x32\x13.stepward.v1.Verify\"\x9c\x01\n\x04Undo\x12\x0e\n\x06\x61\x63tion\x18\x01 \x01(\t\x12\'\n\x05retry\x18\x02 \x01(\x0b\x32\x18.stepward.v1.RetryPolicy\x12\'\n\x08timeouts\x18\x03 \x01(\x0b\x32\x15.stepward.v1.Timeouts\x12\r\n\x05queue\x18\x04 \x01(\t\x12#\n\x06\x65\x66\x66\x65\x63t\x18\x05 \x01(\x0e\x32\x13.stepward.v1.Effect\"y\n\x06Verify\x12\x0e\n\x06\x61\x63tion\x18\x01 \x01(\t\x12\'\n\x05retry\x18\x02 \x01(\x0b\x32\x18.stepward.v1.RetryPolicy\x12\'\n\x08timeouts\x18\x03 \x01(\x0b\x32\x15.stepward.v1.Timeouts\x12\r\n\x05queue\x18\x04 \x01(\t\"\xd1\x01\n\x0bRetryPolicy\x12\x14\n\x0c\x61ttempts_max\x18\x01 \x01(\r\x12*\n\x07initial\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0e\n\x06\x66\x61\x63tor\x18\x03 \x01(\x01\x12&\n\x03\x63\x61p\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1b\n\x13non_retryable_kinds\x18\x05 \x03(\t\x12+\n\x08time_max\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xcb\x01\n\x08Timeouts\x12\x31\n\x0estart_to_close\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05queue\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\theartbeat\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x34\n\x11schedule_to_close\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xa2\x01\n\x11\x44\x65\x66initionVersion\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12+\n\ndefinition\x18\x02 \x01(\x0b\x32\x17.stepward.v1.Definition\x12\x0f\n\x07version\x18\x03 \x01(\r\x12\x0c\n\x04hash\x18\x04 \x01(\t\x12.\n\ncreated_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp*R\n\x06\x45\x66\x66\x65\x63t\x12\x16\n\x12\x45\x46\x46\x45\x43T_UNSPECIFIED\x10\x00\x12\x15\n\x11\x45\x46\x46\x45\x43T_IDEMPOTENT\x10\x01\x12\x19\n\x15\x45\x46\x46\x45\x43T_NON_IDEMPOTENT\x10\x02*Z\n\tStartMode\x12\x1a\n\x16START_MODE_UNSPECIFIED\x10\x00\x12\x17\n\x13START_MODE_ON_OFFER\x10\x01\x12\x18\n\x14START_MODE_ON_ACCEPT\x10\x02*[\n\tOnUnknown\x12\x1a\n\x16ON_UNKNOWN_UNSPECIFIED\x10\x00\x12\x17\n\x13ON_UNKNOWN_ESCALATE\x10\x01\x12\x19\n\x15ON_UNKNOWN_COMPENSATE\x10\x02*s\n\nOnDeadline\x12\x1b\n\x17ON_DEADLINE_UNSPECIFIED\x10\x00\x12\x16\n\x12ON_DEADLINE_CANCEL\x10\x01\x12\x1a\n\x16ON_DEADLINE_COMPENSATE\x10\x02\x12\x14\n\x10ON_DEADLINE_FAIL\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cstepward/v1/definition.proto\x12\x0bstepward.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbc\x01\n\nDefinition\x12\x0c\n\x04name\x18\x01 \x01(\t\x12 \n\x05steps\x18\x02 \x03(\x0b\x32\x11.stepward.v1.Step\x12\x0e\n\x06output\x18\x03 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x04 \x01(\t\x12+\n\x08\x64\x65\x61\x64line\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\x0bon_deadline\x18\x06 \x01(\x0e\x32\x17.stepward.v1.OnDeadline\"\xe1\x03\n\x04Step\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06\x61\x63tion\x18\x02 \x01(\t\x12\r\n\x05queue\x18\x03 \x01(\t\x12\r\n\x05needs\x18\x04 \x03(\t\x12\r\n\x05input\x18\x05 \x01(\t\x12\'\n\x05retry\x18\x06 \x01(\x0b\x32\x18.stepward.v1.RetryPolicy\x12\'\n\x08timeouts\x18\x07 \x01(\x0b\x32\x15.stepward.v1.Timeouts\x12#\n\x06\x65\x66\x66\x65\x63t\x18\x08 \x01(\x0e\x32\x13.stepward.v1.Effect\x12%\n\x05start\x18\t \x01(\x0e\x32\x16.stepward.v1.StartMode\x12\x1f\n\x04undo\x18\n \x01(\x0b\x32\x11.stepward.v1.Undo\x12*\n\non_unknown\x18\x0b \x01(\x0e\x32\x16.stepward.v1.OnUnknown\x12#\n\x06verify\x18\x0c \x01(\x0b\x32\x13.stepward.v1.Verify\x12.\n\x0con_exhausted\x18\r \x01(\x0e\x32\x18.stepward.v1.OnExhausted\x12\'\n\x08reassign\x18\x0e \x01(\x0e\x32\x15.stepward.v1.Reassign\x12\'\n\x08\x61pproval\x18\x0f \x01(\x0e\x32\x15.stepward.v1.Approval\"\x9c\x01\n\x04Undo\x12\x0e\n\x06\x61\x63tion\x18\x01 \x01(\t\x12\'\n\x05retry\x18\x02 \x01(\x0b\x32\x18.stepward.v1.RetryPolicy\x12\'\n\x08timeouts\x18\x03 \x01(\x0b\x32\x15.stepward.v1.Timeouts\x12\r\n\x05queue\x18\x04 \x01(\t\x12#\n\x06\x65\x66\x66\x65\x63t\x18\x05 \x01(\x0e\x32\x13.stepward.v1.Effect\"y\n\x06Verify\x12\x0e\n\x06\x61\x63tion\x18\x01 \x01(\t\x12\'\n\x05retry\x18\x02 \x01(\x0b\x32\x18.stepward.v1.RetryPolicy\x12\'\n\x08timeouts\x18\x03 \x01(\x0b\x32\x15.stepward.v1.Timeouts\x12\r\n\x05queue\x18\x04 \x01(\t\"\xd1\x01\n\x0bRetryPolicy\x12\x14\n\x0c\x61ttempts_max\x18\x01 \x01(\r\x12*\n\x07initial\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0e\n\x06\x66\x61\x63tor\x18\x03 \x01(\x01\x12&\n\x03\x63\x61p\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1b\n\x13non_retryable_kinds\x18\x05 \x03(\t\x12+\n\x08time_max\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xcb\x01\n\x08Timeouts\x12\x31\n\x0estart_to_close\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05queue\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\theartbeat\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x34\n\x11schedule_to_close\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xa2\x01\n\x11\x44\x65\x66initionVersion\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12+\n\ndefinition\x18\x02 \x01(\x0b\x32\x17.stepward.v1.Definition\x12\x0f\n\x07version\x18\x03 \x01(\r\x12\x0c\n\x04hash\x18\x04 \x01(\t\x12.\n\ncreated_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp*}\n\x06\x45\x66\x66\x65\x63t\x12\x16\n\x12\x45\x46\x46\x45\x43T_UNSPECIFIED\x10\x00\x12\x15\n\x11\x45\x46\x46\x45\x43T_IDEMPOTENT\x10\x01\x12\x19\n\x15\x45\x46\x46\x45\x43T_NON_IDEMPOTENT\x10\x02\x12\x10\n\x0c\x45\x46\x46\x45\x43T_PIVOT\x10\x03\x12\x17\n\x13\x45\x46\x46\x45\x43T_IRREVERSIBLE\x10\x04*Z\n\tStartMode\x12\x1a\n\x16START_MODE_UNSPECIFIED\x10\x00\x12\x17\n\x13START_MODE_ON_OFFER\x10\x01\x12\x18\n\x14START_MODE_ON_ACCEPT\x10\x02*[\n\tOnUnknown\x12\x1a\n\x16ON_UNKNOWN_UNSPECIFIED\x10\x00\x12\x17\n\x13ON_UNKNOWN_ESCALATE\x10\x01\x12\x19\n\x15ON_UNKNOWN_COMPENSATE\x10\x02*\x95\x01\n\x0bOnExhausted\x12\x1c\n\x18ON_EXHAUSTED_UNSPECIFIED\x10\x00\x12\x1b\n\x17ON_EXHAUSTED_COMPENSATE\x10\x01\x12\x19\n\x15ON_EXHAUSTED_ESCALATE\x10\x02\x12\x19\n\x15ON_EXHAUSTED_CONTINUE\x10\x03\x12\x15\n\x11ON_EXHAUSTED_FAIL\x10\x04*[\n\x08Reassign\x12\x18\n\x14REASSIGN_UNSPECIFIED\x10\x00\x12\x16\n\x12REASSIGN_ANY_AGENT\x10\x01\x12\x1d\n\x19REASSIGN_AVOID_SAME_AGENT\x10\x02*V\n\x08\x41pproval\x12\x18\n\x14\x41PPROVAL_UNSPECIFIED\x10\x00\x12\x19\n\x15\x41PPROVAL_NOT_REQUIRED\x10\x01\x12\x15\n\x11\x41PPROVAL_REQUIRED\x10\x02*s\n\nOnDeadline\x12\x1b\n\x17ON_DEADLINE_UNSPECIFIED\x10\x00\x12\x16\n\x12ON_DEADLINE_CANCEL\x10\x01\x12\x1a\n\x16ON_DEADLINE_COMPENSATE\x10\x02\x12\x14\n\x10ON_DEADLINE_FAIL\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'stepward.v1.definition_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_EFFECT']._serialized_start=1520
-  _globals['_EFFECT']._serialized_end=1602
-  _globals['_STARTMODE']._serialized_start=1604
-  _globals['_STARTMODE']._serialized_end=1694
-  _globals['_ONUNKNOWN']._serialized_start=1696
-  _globals['_ONUNKNOWN']._serialized_end=1787
-  _globals['_ONDEADLINE']._serialized_start=1789
-  _globals['_ONDEADLINE']._serialized_end=1904
+  _globals['_EFFECT']._serialized_start=1650
+  _globals['_EFFECT']._serialized_end=1775
+  _globals['_STARTMODE']._serialized_start=1777
+  _globals['_STARTMODE']._serialized_end=1867
+  _globals['_ONUNKNOWN']._serialized_start=1869
+  _globals['_ONUNKNOWN']._serialized_end=1960
+  _globals['_ONEXHAUSTED']._serialized_start=1963
+  _globals['_ONEXHAUSTED']._serialized_end=2112
+  _globals['_REASSIGN']._serialized_start=2114
+  _globals['_REASSIGN']._serialized_end=2205
+  _globals['_APPROVAL']._serialized_start=2207
+  _globals['_APPROVAL']._serialized_end=2293
+  _globals['_ONDEADLINE']._serialized_start=2295
+  _globals['_ONDEADLINE']._serialized_end=2410
   _globals['_DEFINITION']._serialized_start=111
   _globals['_DEFINITION']._serialized_end=299
   _globals['_STEP']._serialized_start=302
-  _globals['_STEP']._serialized_end=653
-  _globals['_UNDO']._serialized_start=656
-  _globals['_UNDO']._serialized_end=812
-  _globals['_VERIFY']._serialized_start=814
-  _globals['_VERIFY']._serialized_end=935
-  _globals['_RETRYPOLICY']._serialized_start=938
-  _globals['_RETRYPOLICY']._serialized_end=1147
-  _globals['_TIMEOUTS']._serialized_start=1150
-  _globals['_TIMEOUTS']._serialized_end=1353
-  _globals['_DEFINITIONVERSION']._serialized_start=1356
-  _globals['_DEFINITIONVERSION']._serialized_end=1518
+  _globals['_STEP']._serialized_end=783
+  _globals['_UNDO']._serialized_start=786
+  _globals['_UNDO']._serialized_end=942
+  _globals['_VERIFY']._serialized_start=944
+  _globals['_VERIFY']._serialized_end=1065
+  _globals['_RETRYPOLICY']._serialized_start=1068
+  _globals['_RETRYPOLICY']._serialized_end=1277
+  _globals['_TIMEOUTS']._serialized_start=1280
+  _globals['_TIMEOUTS']._serialized_end=1483
+  _globals['_DEFINITIONVERSION']._serialized_start=1486
+  _globals['_DEFINITIONVERSION']._serialized_end=1648
 # @@protoc_insertion_point(module_scope)

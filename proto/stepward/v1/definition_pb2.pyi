@@ -33,9 +33,16 @@ class _EffectEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Effect.ValueTy
     """Repeating with the same idempotency key does no harm."""
     EFFECT_NON_IDEMPOTENT: _Effect.ValueType  # 2
     """Repeating may do harm: an attempt of unknown outcome is never repeated blindly."""
+    EFFECT_PIVOT: _Effect.ValueType  # 3
+    """The point of no return of a job, of which it has one at most. It is never repeated blindly and has no undo. Once it
+    has succeeded, or may have, the job only goes forward: it is not undone or cancelled any more, and what would have
+    undone it waits for a person.
+    """
+    EFFECT_IRREVERSIBLE: _Effect.ValueType  # 4
+    """It cannot be undone and is never repeated blindly. What it did remains done, and is listed as such."""
 
 class Effect(_Effect, metaclass=_EffectEnumTypeWrapper):
-    """Whether an action may be repeated without harm."""
+    """Whether an action may be repeated without harm, and whether it can be undone."""
 
 EFFECT_UNSPECIFIED: Effect.ValueType  # 0
 """The same as IDEMPOTENT."""
@@ -43,6 +50,13 @@ EFFECT_IDEMPOTENT: Effect.ValueType  # 1
 """Repeating with the same idempotency key does no harm."""
 EFFECT_NON_IDEMPOTENT: Effect.ValueType  # 2
 """Repeating may do harm: an attempt of unknown outcome is never repeated blindly."""
+EFFECT_PIVOT: Effect.ValueType  # 3
+"""The point of no return of a job, of which it has one at most. It is never repeated blindly and has no undo. Once it
+has succeeded, or may have, the job only goes forward: it is not undone or cancelled any more, and what would have
+undone it waits for a person.
+"""
+EFFECT_IRREVERSIBLE: Effect.ValueType  # 4
+"""It cannot be undone and is never repeated blindly. What it did remains done, and is listed as such."""
 Global___Effect: _TypeAlias = Effect  # noqa: Y015
 
 class _StartMode:
@@ -92,6 +106,92 @@ ON_UNKNOWN_ESCALATE: OnUnknown.ValueType  # 1
 ON_UNKNOWN_COMPENSATE: OnUnknown.ValueType  # 2
 """Undo the job; this step is undone as one that may have happened."""
 Global___OnUnknown: _TypeAlias = OnUnknown  # noqa: Y015
+
+class _OnExhausted:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _OnExhaustedEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OnExhausted.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ON_EXHAUSTED_UNSPECIFIED: _OnExhausted.ValueType  # 0
+    """The same as COMPENSATE."""
+    ON_EXHAUSTED_COMPENSATE: _OnExhausted.ValueType  # 1
+    """Undo the job."""
+    ON_EXHAUSTED_ESCALATE: _OnExhausted.ValueType  # 2
+    """Wait for a person. Branches that do not need the step go on."""
+    ON_EXHAUSTED_CONTINUE: _OnExhausted.ValueType  # 3
+    """Pass over the step, as if a person had skipped it: null stands for its output, and what needs it goes on."""
+    ON_EXHAUSTED_FAIL: _OnExhausted.ValueType  # 4
+    """The job ends FAILED at once, and nothing is undone; Job.remaining lists what remains done."""
+
+class OnExhausted(_OnExhausted, metaclass=_OnExhaustedEnumTypeWrapper):
+    """What follows when no further attempt of a step is made: none is left, there is no time for one, its failure rules
+    another out, or its input cannot be built. It is known that the step has not succeeded; else see OnUnknown.
+    """
+
+ON_EXHAUSTED_UNSPECIFIED: OnExhausted.ValueType  # 0
+"""The same as COMPENSATE."""
+ON_EXHAUSTED_COMPENSATE: OnExhausted.ValueType  # 1
+"""Undo the job."""
+ON_EXHAUSTED_ESCALATE: OnExhausted.ValueType  # 2
+"""Wait for a person. Branches that do not need the step go on."""
+ON_EXHAUSTED_CONTINUE: OnExhausted.ValueType  # 3
+"""Pass over the step, as if a person had skipped it: null stands for its output, and what needs it goes on."""
+ON_EXHAUSTED_FAIL: OnExhausted.ValueType  # 4
+"""The job ends FAILED at once, and nothing is undone; Job.remaining lists what remains done."""
+Global___OnExhausted: _TypeAlias = OnExhausted  # noqa: Y015
+
+class _Reassign:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ReassignEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reassign.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    REASSIGN_UNSPECIFIED: _Reassign.ValueType  # 0
+    """The same as ANY_AGENT."""
+    REASSIGN_ANY_AGENT: _Reassign.ValueType  # 1
+    """Whoever serves its queue and has room."""
+    REASSIGN_AVOID_SAME_AGENT: _Reassign.ValueType  # 2
+    """An agent of another name, if one can take it within a TTL of the step being ready again; else any."""
+
+class Reassign(_Reassign, metaclass=_ReassignEnumTypeWrapper):
+    """Who may be given the next attempt of a step, after one that failed or was lost."""
+
+REASSIGN_UNSPECIFIED: Reassign.ValueType  # 0
+"""The same as ANY_AGENT."""
+REASSIGN_ANY_AGENT: Reassign.ValueType  # 1
+"""Whoever serves its queue and has room."""
+REASSIGN_AVOID_SAME_AGENT: Reassign.ValueType  # 2
+"""An agent of another name, if one can take it within a TTL of the step being ready again; else any."""
+Global___Reassign: _TypeAlias = Reassign  # noqa: Y015
+
+class _Approval:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ApprovalEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Approval.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    APPROVAL_UNSPECIFIED: _Approval.ValueType  # 0
+    """The same as NOT_REQUIRED."""
+    APPROVAL_NOT_REQUIRED: _Approval.ValueType  # 1
+    """What the policy says is done."""
+    APPROVAL_REQUIRED: _Approval.ValueType  # 2
+    """To undo the job, to pass over the step or to end the job is only proposed: the step waits for a person, who approves
+    it or chooses something else.
+    """
+
+class Approval(_Approval, metaclass=_ApprovalEnumTypeWrapper):
+    """Whether a person must agree before a job is given another direction."""
+
+APPROVAL_UNSPECIFIED: Approval.ValueType  # 0
+"""The same as NOT_REQUIRED."""
+APPROVAL_NOT_REQUIRED: Approval.ValueType  # 1
+"""What the policy says is done."""
+APPROVAL_REQUIRED: Approval.ValueType  # 2
+"""To undo the job, to pass over the step or to end the job is only proposed: the step waits for a person, who approves
+it or chooses something else.
+"""
+Global___Approval: _TypeAlias = Approval  # noqa: Y015
 
 class _OnDeadline:
     ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -189,6 +289,9 @@ class Step(_message.Message):
     UNDO_FIELD_NUMBER: _builtins.int
     ON_UNKNOWN_FIELD_NUMBER: _builtins.int
     VERIFY_FIELD_NUMBER: _builtins.int
+    ON_EXHAUSTED_FIELD_NUMBER: _builtins.int
+    REASSIGN_FIELD_NUMBER: _builtins.int
+    APPROVAL_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Id, unique in the definition: 1 to 128 of [A-Za-z0-9._-]."""
     action: _builtins.str
@@ -206,6 +309,14 @@ class Step(_message.Message):
     """When a handler starts. UNSPECIFIED: ON_OFFER for idempotent steps and steps with an undo, else ON_ACCEPT."""
     on_unknown: Global___OnUnknown.ValueType
     """What follows when nobody can tell whether the step happened and it may not be repeated. UNSPECIFIED: ESCALATE."""
+    on_exhausted: Global___OnExhausted.ValueType
+    """What follows when no further attempt is made and the step is known not to have succeeded. UNSPECIFIED: COMPENSATE."""
+    reassign: Global___Reassign.ValueType
+    """Who may be given the next attempt. UNSPECIFIED: ANY_AGENT."""
+    approval: Global___Approval.ValueType
+    """Whether a person must agree before trouble with this step gives the job another direction. UNSPECIFIED:
+    NOT_REQUIRED.
+    """
     @_builtins.property
     def needs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Ids of the steps that must have succeeded first."""
@@ -243,10 +354,13 @@ class Step(_message.Message):
         undo: Global___Undo | None = ...,
         on_unknown: Global___OnUnknown.ValueType = ...,
         verify: Global___Verify | None = ...,
+        on_exhausted: Global___OnExhausted.ValueType = ...,
+        reassign: Global___Reassign.ValueType = ...,
+        approval: Global___Approval.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["retry", b"retry", "timeouts", b"timeouts", "undo", b"undo", "verify", b"verify"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "effect", b"effect", "id", b"id", "input", b"input", "needs", b"needs", "on_unknown", b"on_unknown", "queue", b"queue", "retry", b"retry", "start", b"start", "timeouts", b"timeouts", "undo", b"undo", "verify", b"verify"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "approval", b"approval", "effect", b"effect", "id", b"id", "input", b"input", "needs", b"needs", "on_exhausted", b"on_exhausted", "on_unknown", b"on_unknown", "queue", b"queue", "reassign", b"reassign", "retry", b"retry", "start", b"start", "timeouts", b"timeouts", "undo", b"undo", "verify", b"verify"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

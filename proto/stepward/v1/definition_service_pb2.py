@@ -22,34 +22,37 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from stepward.v1 import definition_pb2 as stepward_dot_v1_dot_definition__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$stepward/v1/definition_service.proto\x12\x0bstepward.v1\x1a\x1cstepward/v1/definition.proto\"X\n\x16\x41pplyDefinitionRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12+\n\ndefinition\x18\x02 \x01(\x0b\x32\x17.stepward.v1.Definition\"[\n\x17\x41pplyDefinitionResponse\x12/\n\x07version\x18\x01 \x01(\x0b\x32\x1e.stepward.v1.DefinitionVersion\x12\x0f\n\x07\x63reated\x18\x02 \x01(\x08\"[\n\x19ValidateDefinitionRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12+\n\ndefinition\x18\x02 \x01(\x0b\x32\x17.stepward.v1.Definition\"H\n\x1aValidateDefinitionResponse\x12*\n\nviolations\x18\x01 \x03(\x0b\x32\x16.stepward.v1.Violation\"/\n\tViolation\x12\r\n\x05\x66ield\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\"H\n\x14GetDefinitionRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\r\"H\n\x15GetDefinitionResponse\x12/\n\x07version\x18\x01 \x01(\x0b\x32\x1e.stepward.v1.DefinitionVersion\"R\n\x16ListDefinitionsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\r\x12\x12\n\npage_token\x18\x03 \x01(\t\"d\n\x17ListDefinitionsResponse\x12\x30\n\x08versions\x18\x01 \x03(\x0b\x32\x1e.stepward.v1.DefinitionVersion\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t2\x8e\x03\n\x11\x44\x65\x66initionService\x12\\\n\x0f\x41pplyDefinition\x12#.stepward.v1.ApplyDefinitionRequest\x1a$.stepward.v1.ApplyDefinitionResponse\x12\x65\n\x12ValidateDefinition\x12&.stepward.v1.ValidateDefinitionRequest\x1a\'.stepward.v1.ValidateDefinitionResponse\x12V\n\rGetDefinition\x12!.stepward.v1.GetDefinitionRequest\x1a\".stepward.v1.GetDefinitionResponse\x12\\\n\x0fListDefinitions\x12#.stepward.v1.ListDefinitionsRequest\x1a$.stepward.v1.ListDefinitionsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$stepward/v1/definition_service.proto\x12\x0bstepward.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cstepward/v1/definition.proto\"X\n\x16\x41pplyDefinitionRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12+\n\ndefinition\x18\x02 \x01(\x0b\x32\x17.stepward.v1.Definition\"[\n\x17\x41pplyDefinitionResponse\x12/\n\x07version\x18\x01 \x01(\x0b\x32\x1e.stepward.v1.DefinitionVersion\x12\x0f\n\x07\x63reated\x18\x02 \x01(\x08\"[\n\x19ValidateDefinitionRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12+\n\ndefinition\x18\x02 \x01(\x0b\x32\x17.stepward.v1.Definition\"\xa5\x01\n\x1aValidateDefinitionResponse\x12*\n\nviolations\x18\x01 \x03(\x0b\x32\x16.stepward.v1.Violation\x12(\n\x08warnings\x18\x02 \x03(\x0b\x32\x16.stepward.v1.Violation\x12\x31\n\ndetections\x18\x03 \x03(\x0b\x32\x1d.stepward.v1.DetectionLatency\"{\n\x10\x44\x65tectionLatency\x12\x0f\n\x07step_id\x18\x01 \x01(\t\x12\x0c\n\x04part\x18\x02 \x01(\t\x12\x0f\n\x07trouble\x18\x03 \x01(\t\x12)\n\x06within\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0c\n\x04text\x18\x05 \x01(\t\"/\n\tViolation\x12\r\n\x05\x66ield\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\"H\n\x14GetDefinitionRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\r\"H\n\x15GetDefinitionResponse\x12/\n\x07version\x18\x01 \x01(\x0b\x32\x1e.stepward.v1.DefinitionVersion\"R\n\x16ListDefinitionsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\r\x12\x12\n\npage_token\x18\x03 \x01(\t\"d\n\x17ListDefinitionsResponse\x12\x30\n\x08versions\x18\x01 \x03(\x0b\x32\x1e.stepward.v1.DefinitionVersion\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t2\x8e\x03\n\x11\x44\x65\x66initionService\x12\\\n\x0f\x41pplyDefinition\x12#.stepward.v1.ApplyDefinitionRequest\x1a$.stepward.v1.ApplyDefinitionResponse\x12\x65\n\x12ValidateDefinition\x12&.stepward.v1.ValidateDefinitionRequest\x1a\'.stepward.v1.ValidateDefinitionResponse\x12V\n\rGetDefinition\x12!.stepward.v1.GetDefinitionRequest\x1a\".stepward.v1.GetDefinitionResponse\x12\\\n\x0fListDefinitions\x12#.stepward.v1.ListDefinitionsRequest\x1a$.stepward.v1.ListDefinitionsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'stepward.v1.definition_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_APPLYDEFINITIONREQUEST']._serialized_start=83
-  _globals['_APPLYDEFINITIONREQUEST']._serialized_end=171
-  _globals['_APPLYDEFINITIONRESPONSE']._serialized_start=173
-  _globals['_APPLYDEFINITIONRESPONSE']._serialized_end=264
-  _globals['_VALIDATEDEFINITIONREQUEST']._serialized_start=266
-  _globals['_VALIDATEDEFINITIONREQUEST']._serialized_end=357
-  _globals['_VALIDATEDEFINITIONRESPONSE']._serialized_start=359
-  _globals['_VALIDATEDEFINITIONRESPONSE']._serialized_end=431
-  _globals['_VIOLATION']._serialized_start=433
-  _globals['_VIOLATION']._serialized_end=480
-  _globals['_GETDEFINITIONREQUEST']._serialized_start=482
-  _globals['_GETDEFINITIONREQUEST']._serialized_end=554
-  _globals['_GETDEFINITIONRESPONSE']._serialized_start=556
-  _globals['_GETDEFINITIONRESPONSE']._serialized_end=628
-  _globals['_LISTDEFINITIONSREQUEST']._serialized_start=630
-  _globals['_LISTDEFINITIONSREQUEST']._serialized_end=712
-  _globals['_LISTDEFINITIONSRESPONSE']._serialized_start=714
-  _globals['_LISTDEFINITIONSRESPONSE']._serialized_end=814
-  _globals['_DEFINITIONSERVICE']._serialized_start=817
-  _globals['_DEFINITIONSERVICE']._serialized_end=1215
+  _globals['_APPLYDEFINITIONREQUEST']._serialized_start=115
+  _globals['_APPLYDEFINITIONREQUEST']._serialized_end=203
+  _globals['_APPLYDEFINITIONRESPONSE']._serialized_start=205
+  _globals['_APPLYDEFINITIONRESPONSE']._serialized_end=296
+  _globals['_VALIDATEDEFINITIONREQUEST']._serialized_start=298
+  _globals['_VALIDATEDEFINITIONREQUEST']._serialized_end=389
+  _globals['_VALIDATEDEFINITIONRESPONSE']._serialized_start=392
+  _globals['_VALIDATEDEFINITIONRESPONSE']._serialized_end=557
+  _globals['_DETECTIONLATENCY']._serialized_start=559
+  _globals['_DETECTIONLATENCY']._serialized_end=682
+  _globals['_VIOLATION']._serialized_start=684
+  _globals['_VIOLATION']._serialized_end=731
+  _globals['_GETDEFINITIONREQUEST']._serialized_start=733
+  _globals['_GETDEFINITIONREQUEST']._serialized_end=805
+  _globals['_GETDEFINITIONRESPONSE']._serialized_start=807
+  _globals['_GETDEFINITIONRESPONSE']._serialized_end=879
+  _globals['_LISTDEFINITIONSREQUEST']._serialized_start=881
+  _globals['_LISTDEFINITIONSREQUEST']._serialized_end=963
+  _globals['_LISTDEFINITIONSRESPONSE']._serialized_start=965
+  _globals['_LISTDEFINITIONSRESPONSE']._serialized_end=1065
+  _globals['_DEFINITIONSERVICE']._serialized_start=1068
+  _globals['_DEFINITIONSERVICE']._serialized_end=1466
 # @@protoc_insertion_point(module_scope)

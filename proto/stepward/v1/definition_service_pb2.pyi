@@ -5,6 +5,7 @@ For the people who write definitions, and for agents that bring their own."""
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from stepward.v1 import definition_pb2 as _definition_pb2
@@ -110,22 +111,74 @@ class ValidateDefinitionResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     VIOLATIONS_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
+    DETECTIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def violations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Violation]:
         """Empty when the definition may be stored."""
+
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Violation]:
+        """What may be stored, and yet will hardly be meant."""
+
+    @_builtins.property
+    def detections(self) -> _containers.RepeatedCompositeFieldContainer[Global___DetectionLatency]:
+        """How soon each kind of trouble of each step is noticed, by the settings of this cluster. Empty with violations."""
 
     def __init__(
         self,
         *,
         violations: _abc.Iterable[Global___Violation] | None = ...,
+        warnings: _abc.Iterable[Global___Violation] | None = ...,
+        detections: _abc.Iterable[Global___DetectionLatency] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["violations", b"violations"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detections", b"detections", "violations", b"violations", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ValidateDefinitionResponse: _TypeAlias = ValidateDefinitionResponse  # noqa: Y015
+
+@_typing.final
+class DetectionLatency(_message.Message):
+    """How soon one kind of trouble with a step is noticed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEP_ID_FIELD_NUMBER: _builtins.int
+    PART_FIELD_NUMBER: _builtins.int
+    TROUBLE_FIELD_NUMBER: _builtins.int
+    WITHIN_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    step_id: _builtins.str
+    """The step's id. Empty: the job itself."""
+    part: _builtins.str
+    """Which part of the step: "action", "undo" or "verify". Empty: the job itself."""
+    trouble: _builtins.str
+    """What trouble: the name of a Trouble without its prefix, such as "LEASE_LOST"."""
+    text: _builtins.str
+    """The same in words, and what it is made of."""
+    @_builtins.property
+    def within(self) -> _duration_pb2.Duration:
+        """The longest time until it is noticed while a leader leads."""
+
+    def __init__(
+        self,
+        *,
+        step_id: _builtins.str = ...,
+        part: _builtins.str = ...,
+        trouble: _builtins.str = ...,
+        within: _duration_pb2.Duration | None = ...,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["within", b"within"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["part", b"part", "step_id", b"step_id", "text", b"text", "trouble", b"trouble", "within", b"within"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DetectionLatency: _TypeAlias = DetectionLatency  # noqa: Y015
 
 @_typing.final
 class Violation(_message.Message):

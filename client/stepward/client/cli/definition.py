@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from stepward.client.cli.exits import ExitCode
 from stepward.client.cli.session import Session, ago, note, with_session
+from stepward.client.durations import format_duration
 from stepward.client.errors import DefinitionFileError, DefinitionNotFound, InvalidDefinition, Unavailable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from stepward.client.blocking_client import Client
     from stepward.client.definition_file import DefinitionFile
     from stepward.client.errors import FileProblem, Violation
-    from stepward.client.values import DefinitionVersion
+    from stepward.client.values import CheckedDefinition, DefinitionVersion, DetectionLatency
+
+# Steps that one line names.
+NAMED_MAX: Final = 8
 
 
 @click.group()
@@ -86,7 +92,8 @@ def complain(file: DefinitionFile, error: InvalidDefinition) -> None:
 def validate(session: Session, files: tuple[str, ...]) -> ExitCode:
     """Check definitions and change nothing. The form is checked here, the meaning by a server.
 
-    Everything that is wrong is told, with line and column. A file whose form is wrong is not sent to the server.
+    Everything that is wrong is told, with line and column, and what will hardly be meant as a warning. Of what is fine:
+    how soon each kind of trouble is noticed. A file whose form is wrong is not sent to the server.
     """
     read_files, problems = read_all(files)
     for problem in problems:
@@ -95,38 +102,68 @@ def validate(session: Session, files: tuple[str, ...]) -> ExitCode:
     if unread:
         note(f"not yet looked at by a server, which may find more: {', '.join(unread)}")
     verdicts = _verdicts(session, read_files)
-    for file, violations in verdicts:
-        _print_verdict(session, file, violations)
-    return ExitCode.ERROR if problems or any(violations for _, violations in verdicts) else ExitCode.OK
+    for file, checked in verdicts:
+        _print_verdict(session, file, checked)
+    return ExitCode.ERROR if problems or any(checked.violations for _, checked in verdicts) else ExitCode.OK
 
 
-def _verdicts(session: Session, files: list[DefinitionFile]) -> list[tuple[DefinitionFile, tuple[Violation, ...]]]:
+def _verdicts(session: Session, files: list[DefinitionFile]) -> list[tuple[DefinitionFile, CheckedDefinition]]:
     """What a server says about the files; without files it is not asked."""
     if not files:
         return []
     with session.client() as client:
         try:
-            return [(file, client.validate_definition(file.definition)) for file in files]
+            return [(file, client.check_definition(file.definition)) for file in files]
         except Unavailable:
             note(f"the form is right, the meaning needs a server: {', '.join(file.name for file in files)}")
             raise
 
 
-def _print_verdict(session: Session, file: DefinitionFile, violations: tuple[Violation, ...]) -> None:
-    for violation in violations:
+def _print_verdict(session: Session, file: DefinitionFile, checked: CheckedDefinition) -> None:
+    for violation in checked.violations:
         _print_problem(session, file.problem(violation), violation)
-    if not violations and session.as_table:
+    for warning in checked.warnings:
+        described = warning._replace(description=f"warning: {warning.description}")
+        _print_problem(session, file.problem(described), warning, severity="warning")
+    if not checked.violations and session.as_table:
         click.echo(f"{file.name}: fine")
+        for line in detection_lines(checked.detections):
+            click.echo(line)
+    elif not checked.violations:
+        for one in checked.detections:
+            session.print_form(_detection_form(file, one))
 
 
-def _print_problem(session: Session, problem: FileProblem, violation: Violation | None = None) -> None:
+def detection_lines(detections: Iterable[DetectionLatency]) -> list[str]:
+    """How soon trouble is noticed: each promise once, behind those of whom it holds."""
+    whose: dict[str, dict[str, None]] = {}
+    for one in detections:
+        name = "the job" if not one.step_id else one.step_id if one.part == "action" else f"{one.step_id} ({one.part})"
+        whose.setdefault(one.text, {})[name] = None
+    lines = []
+    for text, names in whose.items():
+        shown = list(names)[:NAMED_MAX]
+        more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
+        lines.append(f"  {', '.join(shown)}{more}: {text}")
+    return lines
+
+
+def _detection_form(file: DefinitionFile, one: DetectionLatency) -> dict[str, Any]:
+    within = format_duration(one.within)
+    place = {"file": file.name, "step": one.step_id, "part": one.part}
+    return {**place, "trouble": one.trouble, "within": within, "description": one.text}
+
+
+def _print_problem(
+    session: Session, problem: FileProblem, violation: Violation | None = None, *, severity: str = "error"
+) -> None:
     """As a compiler does, or as a JSON document. Only what a server says has a field."""
     if session.as_table:
         click.echo(problem.text)
         return
     field, description = violation or ("", problem.description)
     place = {"file": problem.path, "line": problem.line, "column": problem.column}
-    session.print_form({**place, "field": field, "description": description})
+    session.print_form({**place, "field": field, "severity": severity, "description": description})
 
 
 @definition.command()

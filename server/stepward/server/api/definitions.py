@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stepward.server.api import convert, pages, validate
-from stepward.server.core import canonical, definition, keys, rows, system
+from stepward.server.core import canonical, definition, definition_order, keys, latencies, rows, system
 from stepward.server.core.commands import ApplyDefinition
 from stepward.server.core.definition_source import (
     DefinitionSource,
@@ -19,6 +19,7 @@ from stepward.server.core.rejections import Reason, Refused, refuse
 from stepward.v1 import definition_pb2, definition_service_pb2
 
 if TYPE_CHECKING:
+    from stepward.server.core.latencies import Detection
     from stepward.server.core.limits import Limits
     from stepward.server.core.rejections import Violation
     from stepward.server.core.rows import DefinitionBody
@@ -56,11 +57,12 @@ class DefinitionService:
     ) -> definition_service_pb2.ValidateDefinitionResponse:
         """See the contract."""
         body = self._compile(request.namespace, request.definition)
-        violations = body if isinstance(body, tuple) else ()
+        if isinstance(body, tuple):
+            return definition_service_pb2.ValidateDefinitionResponse(violations=_violations(body))
+        warnings = definition_order.warnings(source(request.definition), self._limits)
+        detections = latencies.detections(body, self._limits)
         return definition_service_pb2.ValidateDefinitionResponse(
-            violations=[
-                definition_service_pb2.Violation(field=one.field, description=one.description) for one in violations
-            ]
+            warnings=_violations(warnings), detections=[_detection(one) for one in detections]
         )
 
     async def get_definition(
@@ -113,6 +115,20 @@ class DefinitionService:
         if isinstance(body, tuple):
             return (*found, *body)
         return found or body
+
+
+def _violations(found: tuple[Violation, ...]) -> list[definition_service_pb2.Violation]:
+    return [definition_service_pb2.Violation(field=one.field, description=one.description) for one in found]
+
+
+def _detection(one: Detection) -> definition_service_pb2.DetectionLatency:
+    return definition_service_pb2.DetectionLatency(
+        step_id=one.step_id,
+        part="" if one.part is None else one.part.name.lower(),
+        trouble=one.trouble.name,
+        within=convert.duration(one.within_ms),
+        text=one.text,
+    )
 
 
 def _read(reader: Reading, namespace: str, name: str, number: int) -> definition_pb2.DefinitionVersion | None:
@@ -171,6 +187,9 @@ def _step(step: definition_pb2.Step) -> StepSource:
         undo=_undo(step.undo) if step.HasField("undo") else None,
         on_unknown=int(step.on_unknown),
         verify=_verify(step.verify) if step.HasField("verify") else None,
+        on_exhausted=int(step.on_exhausted),
+        reassign=int(step.reassign),
+        approval=int(step.approval),
     )
 
 

@@ -19,7 +19,8 @@ Nothing here reads a clock, draws a random number by itself, or does I/O. Readin
 11. `sessions`, `leases`, `clocks`: agents and time; `supervision`, its `brake`, `retention`, `patrol`, `old_timers`:
    what is due. `ledger`: what was done about trouble; `incidents`: what waits for a person; `resolving`: what he does;
    `notices`: who is told. `epochs`: leaderships that have lost their supervisor.
-12. `definition_source`, `definition`, `definition_rules`, `graph`, `ordinals`, `canonical`: definitions, and equality.
+12. `definition_source`, `definition`, `definition_rules`, `definition_order`, `graph`, `ordinals`, `canonical`:
+   definitions, and equality; `latencies`: how soon trouble is noticed.
 13. `template`, `mapping`, `json_text`, `inputs`: payloads that are put together from others.
 14. `views`, `remainders`, `lists`, `incident_lists`, `due`: what readers see.
 15. `invariants`, `wide_jobs`: what must hold of the rows, for tests.

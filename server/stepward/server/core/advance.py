@@ -72,7 +72,13 @@ def make_ready(batch: Batch, job_id: str, ordinal: int, step: Step, phase: Phase
     batch.event(job_id, phase.became_ready, ordinal=ordinal)
     bound = schedules.waiting(batch.policy(job_id, ordinal, phase), first_log_ms=first_log_ms, ready_log_ms=log_ms)
     timer = TimerAt(Clock.LOG, bound.at_log_ms)
-    return batch.move(job_id, ordinal, step, phase.ready, timer, ready_order=order, ready_log_ms=first_log_ms)
+    avoid = step.avoid
+    if avoid is not None:
+        # Another agent is waited for as long as one that is alive needs to be heard of.
+        avoid = replace(avoid, until_log_ms=log_ms + batch.limits.session_ttl_ms)
+    return batch.move(
+        job_id, ordinal, step, phase.ready, timer, ready_order=order, ready_log_ms=first_log_ms, avoid=avoid
+    )
 
 
 def unready(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:

@@ -171,7 +171,7 @@ class Batch:
         waits = (state in states.WAIT_FOR_PERSON) - (step.state in states.WAIT_FOR_PERSON)
         if waits > 0:
             failure = changes.get("failure", step.failure)
-            trouble = trouble or incidents.trouble_of(state, failure)
+            assert trouble is not None, (job_id, ordinal, state)
             number = incidents.opened(self, job_id, ordinal, trouble, proposed=proposed, failure=failure)
             changes["incident"] = number
         elif waits < 0:

@@ -27,11 +27,13 @@ from stepward.server.core.rows import (
     PassKind,
     StartMode,
     StepState,
+    Trouble,
 )
 
 if TYPE_CHECKING:
     from stepward.server.core.batch import Batch
     from stepward.server.core.commands import CancelJob
+    from stepward.server.core.remedies import Decision
     from stepward.server.core.rows import Progress, Step
     from stepward.server.core.states import Phase
 
@@ -54,7 +56,7 @@ def cancel_job(batch: Batch, command: CancelJob) -> JobCancelled:
         if progress.waiting:
             _retry_failed_undos(batch, command)
         return JobCancelled(command.job_id, True)
-    check_may_turn_back(batch, command.job_id, "it cannot be cancelled any more")
+    check_may_turn_back(batch, command.job_id, "it cannot be cancelled")
     batch.event(command.job_id, EventType.JobCancelRequested, detail=command.reason, actor=command.actor)
     failure = Failure("CANCELLED", command.reason or "cancelled on request", retryable=False)
     progress = batch.put_progress(command.job_id, progress, cancel_requested=True, failure=failure)
@@ -101,15 +103,16 @@ def step_failed(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
     begin(batch, job_id, progress)
 
 
-def escalate(batch: Batch, job_id: str, ordinal: int, step: Step, failure: Failure) -> None:
+def escalate(batch: Batch, job_id: str, ordinal: int, step: Step, failure: Failure, decision: Decision) -> None:
     """A step waits for a person. Branches that do not depend on it go on."""
-    batch.move(job_id, ordinal, step, StepState.ESCALATED, NO_TIMER, failure=failure)
+    trouble, proposed = decision.trouble, decision.proposed
+    escalated = StepState.ESCALATED
+    batch.move(job_id, ordinal, step, escalated, NO_TIMER, trouble=trouble, proposed=proposed, failure=failure)
     batch.event(job_id, EventType.StepEscalated, ordinal=ordinal, detail=failure.told)
-    escalate_job(batch, job_id, failure)
+    _escalate_job(batch, job_id, failure)
 
 
-def escalate_job(batch: Batch, job_id: str, failure: Failure) -> None:
-    """A job waits for a person to look. What of it can go on goes on."""
+def _escalate_job(batch: Batch, job_id: str, failure: Failure) -> None:
     progress = batch.progress(job_id)
     if progress.terminating:
         # Nobody is asked any more.
@@ -160,36 +163,46 @@ def starts_nothing(progress: Progress, phase: Phase) -> bool:
     return progress.terminating or (phase.part is not Part.UNDO and is_stopping(progress))
 
 
-def check_may_turn_back(batch: Batch, job_id: str, cannot: str) -> None:
-    """Refuse to undo a job whose point of no return has been passed, or may have been.
+def check_may_turn_back(batch: Batch, job_id: str, cannot: str, *, despite: int | None = None) -> None:
+    """Refuse to undo a job whose point of no return has succeeded, or may have.
+
+    `despite`: the step of which a person says that it has failed, whatever may have happened; it may be that point.
 
     Raises:
-        Refused: JOB_STATE, which step that is, and what cannot be done therefore.
+        Refused: JOB_STATE, which step that is, and what can be done instead.
     """
-    ordinal = past_pivot(batch, job_id)
+    ordinal = past_pivot(batch, job_id, despite=despite)
     if ordinal is None:
         return
     step_id, step = batch.spec(job_id, ordinal).id, batch.require_step(job_id, ordinal)
-    known = "has succeeded" if step.state is StepState.SUCCEEDED else f"may have happened ({step.state.name})"
-    text = (
-        f"step {step_id!r} of job {job_id}, its point of no return, {known}; {cannot}: what is left of it can be tried "
-        "again, passed over or terminated"
-    )
+    if step.state is StepState.SUCCEEDED:
+        text = f"has succeeded; {cannot} any more: what is left of it can be tried again, passed over, or terminated"
+    else:
+        text = f"may have happened ({step.state.name}); {cannot} until it is known to have failed, only terminated"
     state = batch.progress(job_id).state.name
+    text = f"step {step_id!r} of job {job_id}, its point of no return, {text}"
     raise refuse(Reason.JOB_STATE, text, job_id=job_id, step_id=step_id, state=state)
 
 
-def past_pivot(batch: Batch, job_id: str) -> int | None:
-    """Where the point of no return of a job stands, once it has succeeded or may have: the job turns back no more."""
+def past_pivot(batch: Batch, job_id: str, *, despite: int | None = None) -> int | None:
+    """Where the point of no return of a job stands, once it has succeeded or may have: the job turns back no more.
+
+    `despite`: a step of which no attempt is open, although its state may not say so yet.
+    """
     ordinal = batch.places(job_id).pivot
     step = None if ordinal is None else batch.step(job_id, ordinal)
     if ordinal is None or step is None:
         return None
+    if step.state is StepState.SUCCEEDED:
+        return ordinal
+    if ordinal == despite:
+        return ordinal if step.maybe_done and step.state is not StepState.ESCALATED else None
     at_work = step.state is StepState.RUNNING
     if step.state is StepState.OFFERED:
         key = keys.assignment(step.session_id, step.token, job_id, ordinal)
-        at_work = batch.draft.require(key, rows.Assignment).start is StartMode.ON_OFFER
-    return ordinal if at_work or step.maybe_done or step.state is StepState.SUCCEEDED else None
+        assignment = batch.draft.read(key, rows.Assignment)
+        at_work = assignment is None or assignment.start is StartMode.ON_OFFER
+    return ordinal if at_work or step.maybe_done else None
 
 
 def stop(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
@@ -218,12 +231,16 @@ def _stop(batch: Batch, job_id: str, ordinal: int, step: Step) -> bool:
     state, phase = step.state, states.phase(step.state)
     if state in states.HELD:
         key = keys.assignment(step.session_id, step.token, job_id, ordinal)
-        assignment = batch.draft.require(key, rows.Assignment)
-        if state is phase.running or assignment.start is StartMode.ON_OFFER:
+        assignment = batch.draft.read(key, rows.Assignment)
+        if assignment is None:
+            # A bug of ours, of the kind that `patrol` finds; it must not keep a person from ending it.
+            step = batch.keep(job_id, ordinal, step, maybe_done=True)
+        elif state is phase.running or assignment.start is StartMode.ON_OFFER:
             batch.draft.put(key, replace(assignment, cancel=CancelReason.JOB_ENDING))
             return True
-        # Nobody was told to start, and from now on nobody will be: there is no answer to wait for.
-        batch.draft.delete(key)
+        else:
+            # Nobody was told to start, and from now on nobody will be: there is no answer to wait for.
+            batch.draft.delete(key)
     if state is phase.ready:
         advance.unready(batch, job_id, ordinal, step)
     step = verifying.put_back(batch, job_id, ordinal, step)
@@ -328,7 +345,7 @@ def start_undo(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
     """Make an undo ready, once no attempt that it could meet can still act. It counts its own attempts."""
     # What the action said of its progress is nothing that its undo could go on from.
     advance.forget_progress(batch, job_id, ordinal)
-    step = batch.keep(job_id, ordinal, step, attempts=0, lease_losses=0, ready_log_ms=-1)
+    step = batch.keep(job_id, ordinal, step, attempts=0, lease_losses=0, ready_log_ms=-1, avoid=None)
     if leases.is_clear(step, led_ms=batch.moment.led_ms):
         advance.make_ready(batch, job_id, ordinal, step, states.UNDO)
     else:
@@ -373,16 +390,17 @@ def _count_ended(batch: Batch, job_id: str, ordinal: int) -> None:
 
 def undo_failed(batch: Batch, job_id: str, ordinal: int, step: Step, failure: Failure) -> None:
     """An undo failed for good: a person must look. It holds only what must come after it."""
-    batch.move(job_id, ordinal, step, StepState.UNDO_FAILED, NO_TIMER, failure=failure)
+    batch.move(job_id, ordinal, step, StepState.UNDO_FAILED, NO_TIMER, trouble=Trouble.UNDO_FAILED, failure=failure)
     batch.event(job_id, EventType.UndoFailed, ordinal=ordinal, detail=failure.told)
-    escalate_job(batch, job_id, replace(failure, step_id=batch.spec(job_id, ordinal).id))
+    _escalate_job(batch, job_id, replace(failure, step_id=batch.spec(job_id, ordinal).id))
 
 
 def undo_unknown(batch: Batch, job_id: str, ordinal: int, step: Step, failure: Failure) -> None:
     """Nobody can tell whether an undo that may not be repeated has happened: a person must look."""
-    batch.move(job_id, ordinal, step, StepState.UNDO_OUTCOME_UNKNOWN, NO_TIMER, failure=failure)
+    unknown = StepState.UNDO_OUTCOME_UNKNOWN
+    batch.move(job_id, ordinal, step, unknown, NO_TIMER, trouble=Trouble.UNDO_UNKNOWN, failure=failure)
     batch.event(job_id, EventType.UndoOutcomeUnknown, ordinal=ordinal, detail=failure.told)
-    escalate_job(batch, job_id, replace(failure, step_id=batch.spec(job_id, ordinal).id))
+    _escalate_job(batch, job_id, replace(failure, step_id=batch.spec(job_id, ordinal).id))
 
 
 def _end_job(batch: Batch, job_id: str) -> None:

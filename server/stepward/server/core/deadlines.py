@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from stepward.server.core import advance, compensation, keys, remedies, rows, termination
+from stepward.server.core import advance, compensation, incidents, keys, remediation, remedies, rows, termination
 from stepward.server.core.parts import Remedy
 from stepward.server.core.remedies import Facts, RemedyPolicy
-from stepward.server.core.rows import EventType, Failure, Trouble
+from stepward.server.core.rows import EventType, Failure, JobState, Trouble
 
 if TYPE_CHECKING:
     from stepward.server.core.batch import Batch
@@ -51,7 +51,9 @@ def passed(batch: Batch, job_id: str) -> None:
     policy = RemedyPolicy(on_deadline=batch.body(job_id).on_deadline)
     past_pivot = compensation.past_pivot(batch, job_id) is not None
     facts = Facts(None, wanted=advance.goes_forward(progress), past_pivot=past_pivot)
-    _carry_out(batch, job_id, progress, remedies.decide(Trouble.JOB_DEADLINE, policy, facts).remedy, failure)
+    decision = remedies.decide(Trouble.JOB_DEADLINE, policy, facts)
+    remediation.record(batch, job_id, -1, decision, failure)
+    _carry_out(batch, job_id, progress, decision.remedy, failure)
 
 
 def _carry_out(batch: Batch, job_id: str, progress: Progress, remedy: Remedy, failure: Failure) -> None:
@@ -68,7 +70,20 @@ def _carry_out(batch: Batch, job_id: str, progress: Progress, remedy: Remedy, fa
         case Remedy.FAIL:
             termination.terminate(batch, job_id, failure)
         case Remedy.ESCALATE:
-            compensation.escalate_job(batch, job_id, failure)
+            call_a_person(batch, job_id, progress, failure)
         case _:
             msg = f"{remedy.name} is nothing that is done about a deadline"
             raise AssertionError(msg)
+
+
+def call_a_person(batch: Batch, job_id: str, progress: Progress, failure: Failure) -> None:
+    """A job that is late and turns back no more waits for a person to look, while what can go on goes on.
+
+    A paused one calls when it goes on. Of one that waits for a person already, the incidents are enough.
+    """
+    if progress.state is JobState.PAUSED:
+        batch.put_progress(job_id, progress, failure=failure)
+    elif progress.state is JobState.RUNNING:
+        number = incidents.opened(batch, job_id, -1, Trouble.JOB_DEADLINE, proposed=Remedy.NONE, failure=failure)
+        batch.put_progress(job_id, progress, state=JobState.ESCALATED, failure=failure, incident=number)
+        batch.event(job_id, EventType.JobEscalated, detail=failure.kind)

@@ -11,10 +11,13 @@ from stepward.server.core.definition_source import (
     timeouts_spec,
 )
 from stepward.server.core.rows import (
+    Approval,
     DefinitionBody,
     Effect,
     OnDeadline,
+    OnExhausted,
     OnUnknown,
+    Reassign,
     StartMode,
     StepSpec,
     UndoSpec,
@@ -79,6 +82,9 @@ def _step(step: StepSource, needs: tuple[int, ...], dependents: tuple[int, ...])
         verify=None if step.verify is None else _verify(step.verify, queue),
         heartbeat_ms=timeouts.heartbeat_ms,
         schedule_to_close_ms=timeouts.schedule_to_close_ms,
+        on_exhausted=OnExhausted(step.on_exhausted or OnExhausted.COMPENSATE),
+        reassign=Reassign(step.reassign or Reassign.ANY_AGENT),
+        approval=Approval(step.approval or Approval.NOT_REQUIRED),
     )
 
 

@@ -7,11 +7,11 @@ import re
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
-from stepward.server.core import graph
+from stepward.server.core import definition_order, graph
 from stepward.server.core.definition_source import either, retry_spec, timeouts_spec
 from stepward.server.core.json_text import quoted
 from stepward.server.core.rejections import Violation
-from stepward.server.core.rows import Effect, OnDeadline, OnUnknown, StartMode
+from stepward.server.core.rows import Approval, Effect, OnDeadline, OnExhausted, OnUnknown, Reassign, StartMode
 from stepward.server.core.template import TemplateError, compile_template
 
 if TYPE_CHECKING:
@@ -110,6 +110,9 @@ class _Rules:
                 return
         # Who comes before whom means nothing in a circle.
         before = None if circles else graph.ancestors(needs)
+        if before is not None:
+            for violation in definition_order.broken(self._source, before):
+                self.broken(violation.field, violation.description)
         for at, step in enumerate(self._source.steps):
             self._template(f"steps[{at}].input", step.input, at, before)
         self._template("output", self._source.output, None, before)
@@ -127,6 +130,9 @@ class _Rules:
         self._enum(f"{field}.effect", step.effect, Effect)
         self._enum(f"{field}.start", step.start, StartMode)
         self._enum(f"{field}.on_unknown", step.on_unknown, OnUnknown)
+        self._enum(f"{field}.on_exhausted", step.on_exhausted, OnExhausted)
+        self._enum(f"{field}.reassign", step.reassign, Reassign)
+        self._enum(f"{field}.approval", step.approval, Approval)
         if step.undo is not None:
             self._undo(f"{field}.undo", step.undo)
         if step.verify is not None:

@@ -71,6 +71,9 @@ class StepSource(Struct, frozen=True):
     undo: UndoSource | None = None
     on_unknown: int = 0
     verify: VerifySource | None = None
+    on_exhausted: int = 0
+    reassign: int = 0
+    approval: int = 0
 
 
 class DefinitionSource(Struct, frozen=True):

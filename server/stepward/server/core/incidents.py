@@ -1,6 +1,6 @@
 """Incidents: what waits for a person.
 
-One is opened when a step begins to wait for one, or a job is found stuck, and is resolved by whatever ends the wait.
+One is opened when a step begins to wait for one, or a job is found stuck or late; whatever ends that resolves it.
 Both happen in the one place where a step changes (`batch.Batch.move`), so there is an open incident for each step that
 waits, and no other. Each opening and each resolution has a number of its own, by which others are told of it in order
 (`notices`). An incident is kept until its job is removed.
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from stepward.server.core import keys, ledger, ledger_rows, notices
 from stepward.server.core.ledger_rows import Incident, IncidentCounts
 from stepward.server.core.parts import By, Remedy, Trouble
-from stepward.server.core.rows import StepState
+from stepward.server.core.rows import JobState, StepState
 
 if TYPE_CHECKING:
     from stepward.server.core.batch import Batch
@@ -72,8 +72,10 @@ def step_moves_on(batch: Batch, job_id: str, number: int, state: StepState) -> N
 
 
 def job_moves_on(batch: Batch, progress: Progress) -> None:
-    """A job that was found stuck is moved on: `progress` is how it will be."""
-    _resolved(batch, progress.incident, _how(progress, Remedy.COMPENSATE, undoes=True))
+    """A job that was found stuck, or late, is moved on, or moves on by itself: `progress` is how it will be."""
+    goes_on = progress.state in (JobState.RUNNING, JobState.PAUSED, JobState.COMPLETED)
+    remedy = Remedy.NONE if goes_on else Remedy.COMPENSATE
+    _resolved(batch, progress.incident, _how(progress, remedy, undoes=not goes_on))
 
 
 def _how(progress: Progress, remedy: Remedy, *, undoes: bool) -> Remedy:
@@ -87,7 +89,7 @@ def _resolved(batch: Batch, number: int, how: Remedy) -> None:
     draft, before, cause = batch.draft, counts(batch.draft), batch.cause
     incident = draft.require(keys.incident(number), Incident)
     assert not incident.resolved_wall_ms, (number, incident)
-    if cause.by is By.PERSON:
+    if cause.by is By.PERSON and how is not Remedy.NONE:
         ledger.record(batch, incident.job_id, incident.ordinal, incident.trouble, how, failure=incident.failure)
     after = replace(
         incident,
@@ -122,20 +124,3 @@ def find(reader: Reader | Draft, number: int) -> Incident | None:
 def id_of(number: int, job_id: str) -> str:
     """The name of an incident: its shard, which is that of its job, and its number."""
     return f"i{job_id.partition('-')[0]}-{number}"
-
-
-def trouble_of(state: StepState, failure: Failure | None) -> Trouble:
-    """What made a step wait, from what it says itself."""
-    if state is S.UNDO_FAILED:
-        return Trouble.UNDO_FAILED
-    if state is S.UNDO_OUTCOME_UNKNOWN:
-        return Trouble.UNDO_UNKNOWN
-    kinds = {
-        "POISON": Trouble.POISON,
-        "LEASE_LOST": Trouble.LEASE_LOST,
-        "START_TO_CLOSE_TIMEOUT": Trouble.START_TO_CLOSE,
-        "HEARTBEAT_TIMEOUT": Trouble.HEARTBEAT,
-        "QUEUE_TIMEOUT": Trouble.QUEUE_TIME,
-        "SCHEDULE_TO_CLOSE_TIMEOUT": Trouble.SCHEDULE_TO_CLOSE,
-    }
-    return kinds.get("" if failure is None else failure.kind, Trouble.ATTEMPT_UNKNOWN)

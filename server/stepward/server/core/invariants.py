@@ -139,7 +139,10 @@ def _moves(progress: Progress, steps: dict[int, Step]) -> bool:
     if progress.state is JobState.PAUSED:
         return True
     if progress.state is JobState.ESCALATED:
-        return any(states.MOVERS[step.state] is Mover.PERSON for step in steps.values())
+        waits = any(states.MOVERS[step.state] is Mover.PERSON for step in steps.values())
+        # A job that is late behind its point of no return waits for a person, and goes on.
+        if waits or not progress.deadline_passed or progress.undoing:
+            return waits
     return any(step.timer_clock is not Clock.NONE for step in steps.values())
 
 

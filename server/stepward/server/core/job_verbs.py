@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stepward.server.core import advance, keys, passes, rows, termination
+from stepward.server.core import advance, deadlines, keys, passes, rows, termination
 from stepward.server.core.commands import VerbDone
 from stepward.server.core.rejections import Reason, Refused, refuse
 from stepward.server.core.rows import EventType, Failure, JobState, PassKind
@@ -42,10 +42,11 @@ def resume_job(batch: Batch, command: ResumeJob) -> VerbDone:
     if progress.state is not JobState.PAUSED:
         return VerbDone(job_id, already=True)
     batch.event(job_id, EventType.JobResumed, detail=command.reason, actor=command.actor)
-    # It may have been escalated while it was paused, without a step that waits.
-    escalated = progress.waiting or progress.failure is not None
-    state = JobState.ESCALATED if escalated else JobState.RUNNING
-    batch.put_progress(job_id, progress, state=state)
+    state = JobState.ESCALATED if progress.waiting else JobState.RUNNING
+    progress = batch.put_progress(job_id, progress, state=state)
+    if progress.failure is not None:
+        # It came to be late while it was paused, behind its point of no return.
+        deadlines.call_a_person(batch, job_id, progress, progress.failure)
     passes.begin(batch, job_id, PassKind.RESUME)
     return VerbDone(job_id, already=False)
 

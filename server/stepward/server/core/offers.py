@@ -23,10 +23,11 @@ Place = tuple[str, str]
 class _Bidder:
     """A session with free slots, for the length of one batch."""
 
-    __slots__ = ("actions", "free", "session_id")
+    __slots__ = ("actions", "free", "name", "session_id")
 
-    def __init__(self, session_id: str, actions: frozenset[str], free: int) -> None:
+    def __init__(self, session_id: str, name: str, actions: frozenset[str], free: int) -> None:
         self.session_id = session_id
+        self.name = name
         self.actions = actions
         self.free = free
 
@@ -71,7 +72,7 @@ def _bidders(batch: Batch) -> dict[Place, list[_Bidder]]:
         session_id = key[1:].decode()
         free = session.slots - batch.draft.count(keys.assignments(session_id))
         if free > 0:
-            bidder = _Bidder(session_id, frozenset(session.actions), free)
+            bidder = _Bidder(session_id, session.name, frozenset(session.actions), free)
             found.setdefault((session.namespace, session.queue), []).append(bidder)
     return found
 
@@ -81,10 +82,11 @@ def _fill_place(batch: Batch, place: Place, bidders: list[_Bidder], offers_max: 
     room = min(offers_max, sum(bidder.free for bidder in bidders))
     if not room:
         return 0
-    lanes = [_lane(batch, place, action, room) for action in sorted({a for b in bidders for a in b.actions})]
+    actions = sorted({action for bidder in bidders for action in bidder.actions})
+    lanes = [_lane(batch, place, action, [b for b in bidders if action in b.actions], room) for action in actions]
     made = 0
-    for _, job_id, ordinal, action in heapq.merge(*lanes):
-        able = [bidder for bidder in bidders if bidder.free > 0 and action in bidder.actions]
+    for _, job_id, ordinal, action, avoided in heapq.merge(*lanes):
+        able = [b for b in bidders if b.free > 0 and action in b.actions and b.name != avoided]
         if able:
             # The one with the most room: work spreads over agents as they have slots.
             chosen = max(able, key=lambda bidder: bidder.free)
@@ -96,21 +98,33 @@ def _fill_place(batch: Batch, place: Place, bidders: list[_Bidder], offers_max: 
     return made
 
 
-def _lane(batch: Batch, place: Place, action: str, room: int) -> list[tuple[int, str, int, str]]:
-    """The oldest ready steps of one action, at most as many as there is room for.
+def _lane(
+    batch: Batch, place: Place, action: str, able: list[_Bidder], room: int
+) -> list[tuple[int, str, int, str, str | None]]:
+    """The oldest ready steps of one action, at most as many as there is room for, each with the agent that it avoids.
 
     They are held in a list, since offers are written while they are gone through. Those of a job that is stopping are
     still there until the walk over its steps has come to them; at most so many are looked at.
     """
     prefix = keys.lane(*place, action)
-    found: list[tuple[int, str, int, str]] = []
+    found: list[tuple[int, str, int, str, str | None]] = []
     for key in islice(batch.draft.keys(prefix), batch.limits.offers_max + room):
         if len(found) == room:
             break
         order, job_id, ordinal = keys.parse_ready(key, prefix)
-        if _may_be_offered(batch.progress(job_id)):
-            found.append((order, job_id, ordinal, action))
+        if not _may_be_offered(batch.progress(job_id)):
+            continue
+        avoided = _avoided(batch, job_id, ordinal)
+        # One that waits for another agent must not stand before those that do not.
+        if avoided is None or any(bidder.name != avoided for bidder in able):
+            found.append((order, job_id, ordinal, action, avoided))
     return found
+
+
+def _avoided(batch: Batch, job_id: str, ordinal: int) -> str | None:
+    """The name of the agent that a ready step is not to be offered to as things stand, if there is one."""
+    avoid = batch.require_step(job_id, ordinal).avoid
+    return None if avoid is None or avoid.until_log_ms <= batch.moment.log_ms else avoid.agent
 
 
 def _start(spec: StepSpec, part: Part) -> StartMode:

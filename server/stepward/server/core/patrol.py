@@ -11,8 +11,9 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from stepward.server.core import incidents, keys, ledger, passes, rows, states
-from stepward.server.core.parts import Remedy, Trouble
+from stepward.server.core import incidents, keys, passes, remediation, remedies, rows, states
+from stepward.server.core.parts import Trouble
+from stepward.server.core.remedies import Facts, RemedyPolicy
 from stepward.server.core.rows import JOB_STATES_FINAL, Clock, EventType, Failure, JobState, Patrol
 
 if TYPE_CHECKING:
@@ -125,6 +126,10 @@ def _give_to_a_person(batch: Batch, job_id: str, progress: Progress) -> None:
     )
     batch.event(job_id, EventType.JobStuck, detail=text)
     failure = Failure(STUCK, text, retryable=False)
-    ledger.record(batch, job_id, -1, Trouble.STUCK, Remedy.ESCALATE, rule="stuck", failure=failure)
-    number = incidents.opened(batch, job_id, -1, Trouble.STUCK, proposed=Remedy.NONE, failure=failure)
+    decision = remedies.decide(Trouble.STUCK, RemedyPolicy(), Facts(None))
+    remediation.record(batch, job_id, -1, decision, failure)
+    # One that is late may wait for a person already.
+    number = progress.incident or incidents.opened(
+        batch, job_id, -1, decision.trouble, proposed=decision.proposed, failure=failure
+    )
     batch.put_progress(job_id, progress, state=JobState.ESCALATED, failure=failure, incident=number)

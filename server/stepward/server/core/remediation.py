@@ -6,7 +6,7 @@ Each remedy is carried out here, or where only one kind of trouble leads to it (
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Final, assert_never
 
 from msgspec.structs import replace
 
@@ -15,6 +15,7 @@ from stepward.server.core import (
     attempts,
     compensation,
     keys,
+    ledger,
     remedies,
     rows,
     schedules,
@@ -25,13 +26,16 @@ from stepward.server.core import (
 from stepward.server.core.batch import NO_TIMER
 from stepward.server.core.parts import Remedy
 from stepward.server.core.remedies import Facts, RemedyPolicy
-from stepward.server.core.rows import NO_OUTPUT, Effect, EventType, Failure, Part, StepState, Trouble
+from stepward.server.core.rows import NO_OUTPUT, Avoid, Effect, EventType, Failure, Part, Reassign, StepState, Trouble
 
 if TYPE_CHECKING:
     from stepward.server.core.batch import Batch
     from stepward.server.core.remedies import Decision
     from stepward.server.core.rows import Step
     from stepward.server.core.states import Phase
+
+# Remedies that make another attempt.
+REPEATS: Final = frozenset({Remedy.RETRY, Remedy.REASSIGN})
 
 
 def policy_of(batch: Batch, job_id: str, ordinal: int, part: Part) -> RemedyPolicy:
@@ -77,22 +81,47 @@ def attempt_ended(
         left=_is_left(batch, job_id, ordinal, step, phase, failure),
         final=not failure.retryable,
         askable=spec.verify is not None and phase.part is Part.ACTION and not asked,
-        past_pivot=compensation.past_pivot(batch, job_id) is not None,
+        past_pivot=compensation.past_pivot(batch, job_id, despite=ordinal) is not None,
     )
     policy = policy_of(batch, job_id, ordinal, phase.part)
     decision = remedies.decide(trouble, policy, facts)
-    if decision.remedy in (Remedy.RETRY, Remedy.REASSIGN):
+    if decision.remedy in REPEATS:
         wait_ms = attempts.wait_ms(batch, job_id, ordinal, step, phase, retry_after_ms)
         too_late = attempts.too_late(batch, job_id, ordinal, step, phase, wait_ms)
         if not too_late:
+            record(batch, job_id, ordinal, decision, failure)
+            step = _avoid_agent(batch, job_id, ordinal, step)
             attempts.wait_for_retry(batch, job_id, ordinal, step, phase, wait_ms)
             return
         failure = replace(failure, message=f"{failure.message}; {too_late}" if failure.message else too_late)
         decision = remedies.decide(trouble, policy, facts._replace(left=False))
+    record(batch, job_id, ordinal, decision, failure)
     if decision.remedy is Remedy.VERIFY:
         verifying.ask(batch, job_id, ordinal, step, trouble, failure)
     else:
         _give_up(batch, job_id, ordinal, step, phase, decision, failure)
+
+
+def record(batch: Batch, job_id: str, ordinal: int, decision: Decision, failure: Failure | None = None) -> None:
+    """Write down what was decided, before it is done. `ordinal` -1: about a job.
+
+    Nothing is decided about what nobody wants any more. That a question has no answer leads to another decision, which
+    is the one that counts.
+    """
+    if decision.remedy is Remedy.NONE or decision.rule.name == remedies.NOT_TOLD:
+        return
+    proposed = decision.proposed is not Remedy.NONE
+    remedy = decision.proposed if proposed else decision.remedy
+    rule = decision.rule.name
+    ledger.record(batch, job_id, ordinal, decision.trouble, remedy, rule=rule, failure=failure, proposed=proposed)
+
+
+def _avoid_agent(batch: Batch, job_id: str, ordinal: int, step: Step) -> Step:
+    """Let the next attempt go to another agent than the one that has just held the step, if the policy says so."""
+    if batch.spec(job_id, ordinal).reassign is not Reassign.AVOID_SAME_AGENT:
+        return step
+    session = batch.draft.read(keys.session(step.session_id), rows.Session)
+    return step if session is None else batch.keep(job_id, ordinal, step, avoid=Avoid(session.name))
 
 
 def is_poison(batch: Batch, step: Step, trouble: Trouble) -> bool:
@@ -127,7 +156,10 @@ def _give_up(
             if decision.unknown:
                 step = batch.move(job_id, ordinal, step, StepState.OUTCOME_UNKNOWN, NO_TIMER, failure=failure)
                 batch.event(job_id, EventType.StepOutcomeUnknown, ordinal=ordinal, detail=failure.kind)
-            carry_out(batch, job_id, ordinal, step, decision.remedy, failure)
+            if decision.remedy is Remedy.ESCALATE:
+                compensation.escalate(batch, job_id, ordinal, step, failure, decision)
+            else:
+                carry_out(batch, job_id, ordinal, step, decision.remedy, failure)
         case never:
             assert_never(never)
 
@@ -135,8 +167,6 @@ def _give_up(
 def carry_out(batch: Batch, job_id: str, ordinal: int, step: Step, remedy: Remedy, failure: Failure) -> None:
     """Do what was decided, or what a person chose, about an action that is not tried again."""
     match remedy:
-        case Remedy.ESCALATE:
-            compensation.escalate(batch, job_id, ordinal, step, failure)
         case Remedy.COMPENSATE:
             step = _for_good(batch, job_id, ordinal, step, failure)
             compensation.step_failed(batch, job_id, ordinal, step)
@@ -172,9 +202,12 @@ def _pass_over(batch: Batch, job_id: str, ordinal: int, step: Step, failure: Fai
 
 def not_begun(batch: Batch, job_id: str, ordinal: int, trouble: Trouble) -> None:
     """An offer that was to be accepted first was not: it surely has not started, and goes to another agent."""
-    part = states.phase(batch.require_step(job_id, ordinal).state).part
+    step = batch.require_step(job_id, ordinal)
+    part = states.phase(step.state).part
     decision = remedies.decide(trouble, policy_of(batch, job_id, ordinal, part), Facts(part, never_started=True))
     assert decision.remedy is Remedy.REASSIGN, decision
+    record(batch, job_id, ordinal, decision)
+    _avoid_agent(batch, job_id, ordinal, step)
     attempts.never_started(batch, job_id, ordinal, cancelled=True)
 
 
@@ -201,6 +234,12 @@ def no_input(batch: Batch, job_id: str, ordinal: int, step: Step, failure: Failu
 def _without_attempt(batch: Batch, job_id: str, ordinal: int, step: Step, trouble: Trouble, failure: Failure) -> None:
     """Trouble of a step that no agent holds: nothing has happened since the attempt before, if there was one."""
     phase = states.phase(step.state)
-    facts = Facts(phase.part, at_work=False, final=True, past_pivot=compensation.past_pivot(batch, job_id) is not None)
+    facts = Facts(
+        phase.part,
+        at_work=False,
+        final=True,
+        past_pivot=compensation.past_pivot(batch, job_id, despite=ordinal) is not None,
+    )
     decision = remedies.decide(trouble, policy_of(batch, job_id, ordinal, phase.part), facts)
+    record(batch, job_id, ordinal, decision, failure)
     _give_up(batch, job_id, ordinal, step, phase, decision, failure)

@@ -123,6 +123,9 @@ def _holds(name: str, trouble: Trouble, policy: RemedyPolicy, facts: Facts) -> b
     return held
 
 
+# After this one the decision about the attempt that was asked about follows.
+NOT_TOLD: Final = "not-told"
+
 RULES: Final = (
     Rule(
         "never-started",
@@ -188,7 +191,7 @@ RULES: Final = (
         when=("left", "repeatable", "at_work"),
     ),
     Rule(
-        "not-told",
+        NOT_TOLD,
         _VERIFY,
         _OF_STEPS,
         Remedy.CONTINUE,

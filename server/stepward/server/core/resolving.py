@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
-from stepward.server.core import advance, compensation, incidents, job_verbs, remediation, step_verbs
+from stepward.server.core import advance, compensation, deadlines, incidents, job_verbs, remediation, step_verbs
 from stepward.server.core.commands import IncidentResolved, RetryStep, SkipStep, TerminateJob
-from stepward.server.core.parts import Remedy, Resolution
+from stepward.server.core.parts import Remedy, Resolution, Trouble
 from stepward.server.core.rejections import Reason, Refused, refuse
-from stepward.server.core.rows import EventType, Failure, StepState
+from stepward.server.core.rows import EventType, Failure, JobState, StepState
 
 if TYPE_CHECKING:
     from stepward.server.core.batch import Batch
@@ -79,14 +79,18 @@ def _compensate(batch: Batch, command: ResolveIncident, incident: Incident) -> N
     step, progress = batch.require_step(job_id, ordinal), batch.progress(job_id)
     if step.state is not StepState.ESCALATED or not advance.goes_forward(progress):
         raise _unfit(command, incident, "it is its undo that waits: have that tried again, passed over, or end the job")
-    compensation.check_may_turn_back(batch, job_id, "it cannot be undone")
+    compensation.check_may_turn_back(batch, job_id, "it cannot be undone", despite=ordinal)
     batch.event(job_id, EventType.IncidentResolved, ordinal=ordinal, detail=command.reason, actor=command.actor)
     failure = step.failure or incident.failure or Failure(incident.trouble.name)
     remediation.carry_out(batch, job_id, ordinal, step, Remedy.COMPENSATE, failure)
 
 
 def _resolve_job(batch: Batch, command: ResolveIncident, incident: Incident) -> None:
-    """A job that nothing would ever move: its rows are known to be wrong, so it can only be undone or ended."""
+    """A job that nothing would ever move, whose rows are known to be wrong, can only be undone or ended.
+
+    One that is late behind its point of no return can be given all its time again (RETRY), or let go on without a bound
+    (SKIP).
+    """
     job_id, progress = incident.job_id, batch.progress(incident.job_id)
     match _meant(command, incident):
         case Resolution.COMPENSATE if advance.goes_forward(progress):
@@ -96,6 +100,13 @@ def _resolve_job(batch: Batch, command: ResolveIncident, incident: Incident) -> 
             compensation.begin(batch, job_id, batch.put_progress(job_id, progress, failure=failure))
         case Resolution.FAIL:
             job_verbs.terminate_job(batch, TerminateJob(job_id, command.reason, command.actor))
+        case Resolution.RETRY | Resolution.SKIP as more if incident.trouble is Trouble.JOB_DEADLINE:
+            batch.event(job_id, EventType.IncidentResolved, detail=command.reason, actor=command.actor)
+            if more is Resolution.RETRY:
+                deadlines.renew(batch, job_id)
+            progress = batch.put_progress(job_id, batch.progress(job_id), state=JobState.RUNNING, failure=None)
+            if progress.waiting:
+                batch.put_progress(job_id, progress, state=JobState.ESCALATED, failure=incident.failure)
         case Resolution.COMPENSATE:
             raise _unfit(command, incident, "its job is being undone already, and is stuck there; it can only be ended")
         case _:

@@ -338,7 +338,8 @@ def _offer_unanswered(batch: Batch, job_id: str, ordinal: int, step: Step, brake
 
     One that starts on accept has surely not started: it goes back, and the next offer has a new token. One that
     starts at once may have happened: it is sent again with the same token, and in the end withdrawn; then only the
-    agent's word or the end of its session decides. Neither changes anything, and so takes no token.
+    agent's word or the end of its session decides. Neither changes anything, so it takes no token and
+    stands in the history alone.
     """
     key = keys.assignment(step.session_id, step.token, job_id, ordinal)
     assignment = batch.draft.require(key, rows.Assignment)
