@@ -46,6 +46,9 @@ def record(
     why the attempt ended, or what the job or the incident says.
     """
     job, moment = batch.job(job_id), batch.moment
+    while batch.recorded and batch.draft.get(batch.recorded[-1]) is None:
+        # Its rule was rolled back, and leaves no trace.
+        batch.recorded.pop()
     step = batch.step(job_id, ordinal) if ordinal >= 0 else None
     entry = ledger_rows.LedgerEntry(
         serial=_next_serial(batch),
@@ -87,8 +90,7 @@ def _job_before(batch: Batch, job_id: str) -> JobState:
 
 def _next_serial(batch: Batch) -> int:
     """Rises by one. Those of a rule that was rolled back are given again."""
-    newest = next((key for key in reversed(batch.recorded) if batch.draft.get(key) is not None), None)
-    newest = newest or batch.draft.last(keys.LEDGER)
+    newest = batch.recorded[-1] if batch.recorded else batch.draft.last(keys.LEDGER)
     return 1 if newest is None else batch.draft.require(newest, ledger_rows.LedgerEntry).serial + 1
 
 
