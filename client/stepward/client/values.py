@@ -338,13 +338,11 @@ class AppliedDefinition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectionLatency:
-    """How soon one kind of trouble with a step, or with the job (no `step_id`), is noticed while a leader leads."""
+    """How soon one kind of trouble with a part of a step, or with the job (""), is noticed while a leader leads."""
 
     step_id: str
     part: str
-    """Of the step: "action", "undo" or "verify"; empty: it is the job's."""
     trouble: str
-    """Such as "LEASE_LOST"."""
     within: timedelta
     text: str
     """The same in words, and what it is made of."""
@@ -352,10 +350,9 @@ class DetectionLatency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedDefinition:
-    """What a cluster says of a definition that it does not store."""
+    """What a cluster says of a definition that it does not store. Without violations it may be stored."""
 
     violations: tuple[Violation, ...]
-    """Empty: it may be stored."""
     warnings: tuple[Violation, ...]
     """What may be stored, and yet will hardly be meant."""
     detections: tuple[DetectionLatency, ...]
