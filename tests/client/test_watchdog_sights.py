@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from stepward.client import reading
 from stepward.client.values import NodeState
-from stepward.client.watchdog.sights import Replica, Sight, Told, sight_of
+from stepward.client.watchdog.sights import MEMBERS_MAX, SHARDS_MAX, Replica, Sight, Told, sight_of
 from stepward.v1 import cluster_service_pb2 as pb
 
 AT = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
@@ -93,3 +95,17 @@ def test_brake_that_is_off_and_no_beat_yet() -> None:
     assert replica.told is not None
     assert (replica.told.brake, replica.told.critical, replica.told.warning) == ("", True, False)
     assert replica.told.beat_age_s is None
+
+
+@pytest.mark.parametrize(("shards", "kept"), [(SHARDS_MAX, SHARDS_MAX), (SHARDS_MAX + 1, SHARDS_MAX)])
+def test_what_is_read_of_an_answer_is_bounded(shards: int, kept: int) -> None:
+    """Something else than a node may listen there, and say as much as it likes."""
+    message = pb.GetStatusResponse(
+        node_id="n2",
+        shards=[pb.ShardStatus(shard=number) for number in range(shards)],
+        members=[pb.Member(node_id=str(number)) for number in range(shards)],
+    )
+    seen = sight(message)
+
+    assert (len(seen.replicas), len(seen.members)) == (kept, kept)
+    assert SHARDS_MAX == MEMBERS_MAX

@@ -7,7 +7,7 @@ nothing by itself.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from stepward.client import reading
 from stepward.client.values import NodeState
@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from stepward.client.values import NodeStatus, ShardStatus
+
+
+# What is read of one answer, whoever gave it: more than any cluster has.
+SHARDS_MAX: Final = 256
+MEMBERS_MAX: Final = 256
+BREAKERS_MAX: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +94,7 @@ class Sight:
 
 def sight_of(address: str, at_s: float, status: NodeStatus) -> Sight:
     """What an answer says."""
+    shards = zip(status.shards[:SHARDS_MAX], status.message.shards[:SHARDS_MAX], strict=True)
     return Sight(
         address=address,
         at_s=at_s,
@@ -95,10 +102,8 @@ def sight_of(address: str, at_s: float, status: NodeStatus) -> Sight:
         cluster_id=status.cluster_id,
         state=status.state,
         state_reason=status.state_reason,
-        members=tuple(member.node_id for member in status.members),
-        replicas=tuple(
-            _replica(shard, message) for shard, message in zip(status.shards, status.message.shards, strict=True)
-        ),
+        members=tuple(member.node_id for member in status.members[:MEMBERS_MAX]),
+        replicas=tuple(_replica(*both) for both in shards),
     )
 
 
@@ -125,7 +130,7 @@ def _told(message: cluster_service_pb2.ShardStatus) -> Told | None:
     if not message.HasField("supervision"):
         return None
     said = message.supervision
-    breakers = (f"{one.namespace}/{one.action}: {one.reason}" for one in said.breakers)
+    breakers = (f"{one.namespace}/{one.action}: {one.reason}" for one in said.breakers[:BREAKERS_MAX])
     return Told(
         critical=said.health == cluster_service_pb2.SUPERVISION_HEALTH_CRITICAL,
         warning=said.health == cluster_service_pb2.SUPERVISION_HEALTH_WARNING,
