@@ -43,9 +43,7 @@ EXHIBITS = (
     Exhibit(
         "a job is undone behind its point of no return",
         "what had been shipped was cancelled, paid back, and delivered",
-        rule(
-            "resolving:_compensate", '    compensation.check_may_turn_back(batch, job_id, "it cannot be undone")\n', ""
-        ),
+        rule("resolving:_compensate", "compensation.check_may_turn_back(", "(lambda *_, **__: None)("),
         f"{_INCIDENTS}test_behind_the_point_of_no_return_nothing_is_undone",
         "isinstance(IncidentResolved(",
     ),

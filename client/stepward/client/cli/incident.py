@@ -286,7 +286,9 @@ def _lines(one: Incident, session: Session) -> list[str]:
 def _choices(one: Incident, session: Session) -> list[str]:
     """What can be done about an open one, as commands."""
     undo = one.trouble in ("UNDO_FAILED", "UNDO_UNKNOWN")
-    if not one.step_id:
+    if one.trouble == "JOB_DEADLINE":
+        names = ["retry", "skip", "fail"]
+    elif not one.step_id:
         names = ["compensate", "fail"]
     else:
         names = ["retry", "skip", "fail"] if undo else ["retry", "skip", "compensate", "fail"]
