@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,9 @@ from typing import Any
 import pytest
 
 from stepward.client.watchdog import posting, telling
+from stepward.client.watchdog.dog import Watchdog
 from stepward.client.watchdog.posting import LEFT_BEHIND_MAX, NotTaken, Poster, check_url, signature
+from stepward.client.watchdog.settings import Settings
 from stepward.client.watchdog.telling import (
     CHANGES_WAITING_MAX,
     OUTPUT_BYTES_MAX,
@@ -212,6 +215,38 @@ async def test_server_that_says_nothing_is_left_behind(silent: str, monkeypatch:
                 if "earlier" not in str(error):
                     break
                 await asyncio.sleep(0.05)
+
+
+async def test_webhook_that_hangs_does_not_silence_the_pings(
+    hearer: Hearer, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many of its requests are left behind."""
+    monkeypatch.setattr(telling, "WEBHOOK_WAIT_S", 0.0)
+    let_go = threading.Event()
+    real = posting._request
+
+    def hangs(url: str, *given: Any) -> str:
+        if url.endswith(HOOK):
+            let_go.wait(30)
+        return real(url, *given)
+
+    monkeypatch.setattr(posting, "_request", hangs)
+    settings = Settings(addresses=("127.0.0.1:1",), webhook=hearer.address + HOOK, dead_man=hearer.address + PING)
+    watchdog = Watchdog(settings, log=log, on_change=lambda change: None)
+    (teller,) = watchdog.tellers
+    dead_man = watchdog.dead_man
+    assert dead_man is not None
+    with monkeypatch.context() as quick:
+        quick.setattr(posting, "REQUEST_S_MAX", 0.05)
+        whys = [await teller._tell(change()) for _ in range(LEFT_BEHIND_MAX)]
+    assert f"{LEFT_BEHIND_MAX} earlier requests hang" in whys[-1]
+
+    running = asyncio.create_task(dead_man.run(lambda: True, 0.02))
+    await until(lambda: dead_man.pings > 1 or dead_man.failed > 1, seconds_max=10, what="it pings")
+    running.cancel()
+    let_go.set()
+
+    assert dead_man.failed == 0
 
 
 async def test_address_where_nobody_is(log: Log) -> None:

@@ -61,11 +61,11 @@ class Watchdog:
         self._on_change = on_change
         self._history = History()
         self._settled = Settled()
-        self._poster = Poster()
         self.self_check: SelfCheck = SelfCheck(self._hangs)
         self._askers = [Asker(address, tls=settings.tls, answer_s_max=ANSWER_S_MAX) for address in settings.addresses]
         self.tellers = self._make_tellers()
-        self.dead_man = DeadMan(settings.dead_man, self._poster, log) if settings.dead_man else None
+        # Each has a poster of its own: a webhook that hangs must not let the dead-man address fall silent.
+        self.dead_man = DeadMan(settings.dead_man, Poster(), log) if settings.dead_man else None
         self.pages: Pages | None = None
         if settings.listen is not None:
             host, port = settings.listen
@@ -170,7 +170,7 @@ class Watchdog:
             command = Command(settings.command, settings.environment, self._log)
             made.append(Teller("command", command.tell, self._log))
         if settings.webhook:
-            webhook = Webhook(settings.webhook, settings.webhook_secret, self._poster)
+            webhook = Webhook(settings.webhook, settings.webhook_secret, Poster())
             made.append(Teller("webhook", webhook.tell, self._log))
         return made
 
