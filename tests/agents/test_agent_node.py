@@ -160,8 +160,8 @@ async def test_h024_silent_step_hears_of_its_cancel_within_one_renewal(tmp_path:
     assert took_s <= ttl_ms / 6 / 1_000
 
 
-async def test_h013_broken_renewal_is_seen_and_the_step_moves_once(tmp_path: Path) -> None:
-    """H013: an exception in the loop that renews the lease. Its work ends with the process, long before its lease."""
+async def test_h013_h088_broken_renewal_is_seen_and_the_step_moves_once(tmp_path: Path) -> None:
+    """H013, H088: an exception in the loop that renews the lease. Its work ends with the process, and says why last."""
     async with (
         node(tmp_path) as (address, stubs),
         working(address, target="tests.agents.broken_renewal") as process,
@@ -175,6 +175,7 @@ async def test_h013_broken_renewal_is_seen_and_the_step_moves_once(tmp_path: Pat
     assert code == 70
     assert "io_thread_failed" in said
     assert "ZeroDivisionError: a bug in the renewal" in said
+    assert "ZeroDivisionError: a bug in the renewal" in said.splitlines()[-1]
     assert events.count("StepOffered") == 2
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from stepward.agents import Agent, Context
 from stepward.client import AsyncClient, Definition, JobState, Retry, Timeouts
+from stepward.client.incident_values import RemedyBy, Trouble
 from stepward.v1 import cluster_service_pb2 as pb
 from stepward.v1 import cluster_service_pb2_grpc
 from tests.agents.test_agent_live import serving
@@ -176,6 +177,9 @@ async def test_h086_steps_of_a_leader_without_a_supervisor_are_remediated_by_the
                 results = [await client.wait(job_id, wait_max_s=S_MAX) for job_id in submitted]
             statuses = await nodes.statuses()
             events = [event async for event in _timeouts(client, submitted)]
+            remedies = [
+                entry async for entry in client.ledger(page_size=1_000) if entry.trouble is Trouble.START_TO_CLOSE
+            ]
 
     others = [name for name in NODE_IDS if name != leader]
     # The last beat came within the second before.
@@ -188,6 +192,11 @@ async def test_h086_steps_of_a_leader_without_a_supervisor_are_remediated_by_the
     assert [result.state for result in results] == [JobState.COMPLETED] * STUCK
     # Each attempt ran out of time once, and each step was tried once more.
     assert Counter(events) == Counter(submitted)
+    # Each was remedied once, by the supervisor of a later leadership, no faster than the brake allows.
+    assert Counter(entry.job_id for entry in remedies) == Counter(submitted)
+    assert {entry.by for entry in remedies} == {RemedyBy.SUPERVISOR}
+    assert min(entry.epoch for entry in remedies) > sightings.looks[0].shard.epoch
+    assert len(remedies) <= statuses[NODE_IDS[0]].supervision.brake.per_minute
     assert set(works.tries.values()) == {2}
     assert max(sightings.healthy_s) <= HEALTHY_S_MAX
     print(

@@ -180,6 +180,7 @@ def test_nothing_is_remedied_until_a_supervisor_is_trusted() -> None:
         swept = world.one(Sweep(10))
     waiting = world.step_state("j1", "pay"), world.step_state("j2", "alone")
     sessions = {key[1:] for key in world.reader.scan(keys.SESSION)}
+    silent = world.reader.get(keys.session("agent-one"))
     for _ in range(20):
         world.now_ms += BEAT_MS
         renew(world, "agent-two")
@@ -189,6 +190,9 @@ def test_nothing_is_remedied_until_a_supervisor_is_trusted() -> None:
     assert (swept.overdue, swept.held, swept.look_again_in_ms) == (3, 3, LOCKED_LOOK_MS)
     assert waiting == ("RUNNING", "READY")
     assert sessions == {b"agent-one", b"agent-two"}
+    # It may come back: nobody has decided that it is lost.
+    assert isinstance(silent, rows.Session)
+    assert not silent.ending
     assert world.step_state("j1", "pay") not in ("RUNNING", "OFFERED")
     assert world.job_state("j2") == "COMPENSATED"
     assert [key[1:] for key in world.reader.scan(keys.SESSION)] == [b"agent-two"]

@@ -403,9 +403,9 @@ class Supervision(_message.Message):
     remediations: _builtins.int
     """Remedies in the ledger so far, over all leaderships, with those that are not kept any more."""
     due: _builtins.int
-    """Timers that are due now by the rows and the clock of this node, counted up to 10,000."""
+    """Timers that are due now by the rows and the clock of this node, counted up to 2,000."""
     overdue: _builtins.int
-    """Those of them that a supervisor at work would have dealt with, counted up to 10,000."""
+    """Those of them that a supervisor at work would have dealt with, counted up to 2,000."""
     incidents_open: _builtins.int
     """Incidents that wait for a person."""
     epochs_lost: _builtins.int
@@ -433,7 +433,7 @@ class Supervision(_message.Message):
 
     @_builtins.property
     def overdue_by_kind(self) -> _containers.RepeatedCompositeFieldContainer[Global___KindCount]:
-        """The oldest 500 that are overdue, by what they are about."""
+        """The oldest 200 that are overdue, by what they are about."""
 
     @_builtins.property
     def brake(self) -> Global___BrakeStatus:

@@ -258,7 +258,7 @@ SUPERVISION: Final = (
     Metric(
         "overdue",
         "gauge",
-        "Those that a supervisor at work would have dealt with, by what they are about; the oldest 500.",
+        "Those that a supervisor at work would have dealt with, by what they are about; the oldest 200.",
         lambda v: [((kind,), v.findings.due.by_kind.get(kind, 0)) for kind in KINDS],
         ("kind",),
     ),

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 # A supervisor at work sweeps each second at latest. What has been due for longer is overdue.
 OVERDUE_MS: Final = 1_000
-# Timers that are counted: more are as bad. And those of them whose subject is looked at, which costs a read.
-COUNTED_MAX: Final = 10_000
-TOLD_APART_MAX: Final = 500
+# Timers that are counted: more are as bad, and every node counts each second, on its loop: so many take some 5 ms. And
+# those of them whose subject is looked at, which costs a read.
+COUNTED_MAX: Final = 2_000
+TOLD_APART_MAX: Final = 200
 
 _KINDS: Final = {
     keys.TIMER_SESSION: "LEASE",
