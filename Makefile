@@ -102,6 +102,7 @@ docs: env
 	$(BIN)/stepward demo orders --fast --docs docs
 	$(BIN)/python -m tests.cluster.fault_page docs/faults.md
 	$(BIN)/python -m tests.server.metrics_page
+	$(BIN)/python -m tests.core.policies_page
 
 outages: env
 	$(BIN)/python -m tests.cluster.outage_page docs/outages.md

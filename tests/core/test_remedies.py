@@ -12,6 +12,7 @@ from stepward.server.core.options import Approval, Effect, OnDeadline, OnExhaust
 from stepward.server.core.parts import Part, Remedy, Trouble
 from stepward.server.core.remedies import RULES, By, Facts, RemedyPolicy, decide
 from stepward.v1 import definition_pb2
+from tests.core import policies_page
 from tests.core.remedy_table import TABLE, expected
 
 if TYPE_CHECKING:
@@ -110,3 +111,11 @@ def test_options_are_those_of_the_contract(type_: type[IntEnum]) -> None:
     assert {value.name.removeprefix(prefix): value.number for value in values if value.number} == dict(
         type_.__members__
     )
+
+
+def test_page_tells_the_rules() -> None:
+    """Whoever changes a rule writes the page anew, with `make docs`, and names every word that the rules use."""
+    used = {name for rule in RULES for name in (*rule.when, *rule.unless)}
+
+    assert policies_page.PAGE.read_text() == policies_page.page()
+    assert all(f"| {name} |" in policies_page.page() for name in used)

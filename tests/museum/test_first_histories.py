@@ -2,7 +2,7 @@
 
 from tests.model.test_model import run
 
-HISTORIES = 60
+HISTORIES = 100
 
 
 def test_first_histories() -> None:

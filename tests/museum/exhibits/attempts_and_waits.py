@@ -38,7 +38,7 @@ EXHIBITS = (
     Exhibit(
         "the poison limit is one too late",
         "a job that kills its worker went on for longer than its limit says (H063)",
-        rule("remediation:_is_left", "step.lease_losses >= batch.limits", "step.lease_losses > batch.limits"),
+        rule("remediation:is_poison", "step.lease_losses >= batch.limits", "step.lease_losses > batch.limits"),
         transcript("poison"),
         "- at 16000: j1: RUNNING -> ESCALATED; JobEscalated (POISON)",
     ),

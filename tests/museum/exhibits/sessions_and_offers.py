@@ -138,8 +138,8 @@ EXHIBITS = (
     Exhibit(
         "a session that ends takes its first assignment with it",
         "hatchet-dev/hatchet#4494: an item was gone before its assignment was, and its slot with it (H112)",
-        rule("supervision:_end_session", "    for key in held:\n", "    for key in held[1:]:\n"),
+        rule("supervision:_end_session", "in enumerate(found):", "in enumerate(found[1:]):"),
         transcript("poison"),
-        "+ at 7000: agent-one has no stream",
+        "- at 7000: agent-one gives back j1 run token=1",
     ),
 )

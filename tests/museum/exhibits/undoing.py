@@ -63,7 +63,7 @@ EXHIBITS = (
     Exhibit(
         "an undo is repeated beside a lost one",
         "an undo that still acts meets its own repetition (H046)",
-        rule("attempts:try_again", "not states.phase(step.state).undo and ", ""),
+        rule("attempts:_may_go_on", "not states.phase(step.state).undo and ", ""),
         f"{_COMPENSATION}test_an_undo_of_a_lost_agent_waits_for_its_fence_before_it_is_repeated",
         "'UNDO_OFFERED' == 'UNDO_RETRY_WAIT'",
     ),

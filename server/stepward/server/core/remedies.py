@@ -100,7 +100,7 @@ TIMEOUTS: Final = frozenset({T.START_TO_CLOSE, T.HEARTBEAT, T.SCHEDULE_TO_CLOSE}
 LOSSES: Final = frozenset({T.LEASE_LOST, T.POISON})
 # These end the wait of a step that no agent holds. All its attempts together may also have run out of time at work.
 WAITS: Final = frozenset({T.QUEUE_TIME, T.RETRY_TIME, T.SCHEDULE_TO_CLOSE})
-_OF_STEPS: Final = FAILURES | TIMEOUTS | LOSSES | WAITS | {T.INPUT}
+OF_STEPS: Final = FAILURES | TIMEOUTS | LOSSES | WAITS | {T.INPUT}
 _ACTION: Final = frozenset[Part | None]({Part.ACTION})
 _UNDO: Final = frozenset[Part | None]({Part.UNDO})
 _VERIFY: Final = frozenset[Part | None]({Part.VERIFY})
@@ -153,7 +153,7 @@ RULES: Final = (
     Rule(
         "unwanted",
         _ACTION | _VERIFY,
-        _OF_STEPS,
+        OF_STEPS,
         Remedy.NONE,
         "Its job is being stopped: the end of the attempt only tells whether there is something to undo.",
         unless=("wanted",),
@@ -193,14 +193,14 @@ RULES: Final = (
     Rule(
         NOT_TOLD,
         _VERIFY,
-        _OF_STEPS,
+        OF_STEPS,
         Remedy.CONTINUE,
         "Nobody could say what became of the attempt: what would have followed without the question follows.",
     ),
     Rule(
         "undo-unknown",
         _UNDO,
-        _OF_STEPS,
+        OF_STEPS,
         Remedy.ESCALATE,
         "Nobody knows whether the undo has happened, and it may not be repeated.",
         when=("uncertain",),
@@ -210,7 +210,7 @@ RULES: Final = (
     Rule(
         "undo-failed",
         _UNDO,
-        _OF_STEPS,
+        OF_STEPS,
         Remedy.ESCALATE,
         "The undo is not tried again by itself, and what the step did remains done until a person has looked.",
         told=T.UNDO_FAILED,
@@ -232,7 +232,7 @@ RULES: Final = (
     Rule(
         "unknown",
         _ACTION,
-        _OF_STEPS,
+        OF_STEPS,
         By.ON_UNKNOWN,
         "Nobody knows whether the attempt has happened, and it may not be repeated.",
         when=("uncertain",),
@@ -241,7 +241,7 @@ RULES: Final = (
     Rule(
         "exhausted",
         _ACTION,
-        _OF_STEPS,
+        OF_STEPS,
         By.ON_EXHAUSTED,
         "No attempt is left, or no time for one, or the failure rules another out.",
     ),
