@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stepward.server.core import incidents, invariants, keys, ledger_rows
-from stepward.server.core.commands import Failed, ResolveIncident, Started, Succeeded, Sweep
+from stepward.server.core.commands import CancelJob, Failed, ResolveIncident, Started, Succeeded, Sweep
 from stepward.server.core.definition_source import DefinitionSource, RetrySource, UndoSource
 from stepward.server.core.options import Approval, Effect, OnExhausted
 from stepward.server.core.parts import By, Remedy, Resolution, Trouble
@@ -96,4 +96,18 @@ def test_a_late_job_behind_its_pivot(how: Resolution, renewed: bool) -> None:
     progress = world.progress("0-a")
     assert (progress.state.name, progress.failure, progress.deadline_passed) == ("RUNNING", None, not renewed)
     assert world.step_state("0-a", "ship") == "OFFERED"
+    sound(world)
+
+
+def test_nobody_is_told_of_a_pass_over_in_a_job_that_is_given_up() -> None:
+    """The next sweep would tell the dependents; if the job is being undone by then, none of them begins."""
+    lenient = step("pay", "book", on_exhausted=OnExhausted.CONTINUE, input='"${steps.book.output.price}"')
+    world = world_of(trip(step("book", undo=UndoSource("unbook")), lenient, step("ship", "pay")))
+    world.report("crew", "0-a", "book", Succeeded(Payload(b"{}")))
+    assert (world.step_state("0-a", "pay"), world.step_state("0-a", "ship")) == ("SKIPPED", "PENDING")
+    world.one(CancelJob("0-a", ""))
+
+    world.one(Sweep(10))
+
+    assert world.step_state("0-a", "ship") == "PENDING"
     sound(world)
