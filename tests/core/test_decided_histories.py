@@ -69,12 +69,24 @@ class Decided(History):
         entries = [self.world.reader.get(key) for key in self.world.reader.scan(keys.LEDGER)]
         told = [entry for entry in entries if isinstance(entry, ledger_rows.LedgerEntry)]
         assert [entry.serial for entry in told] == list(range(1, len(told) + 1)), self.seed
+        self._check_histories()
         rows = [self.world.reader.get(key) for key in self.world.reader.scan(keys.INCIDENT)]
         kept = [row for row in rows if isinstance(row, ledger_rows.Incident)]
         theirs = Counter((row.job_id, row.ordinal, row.resolved_wall_ms) for row in kept if row.by is By.PERSON)
         written = Counter((one.job_id, one.ordinal, one.wall_ms) for one in told if one.by is By.PERSON)
         assert theirs <= written, self.seed
         self.coverage["KEPT"] += theirs.total()
+
+    def _check_histories(self) -> None:
+        """The history of a job tells in which batches its remedies stand: a list of them is read by it."""
+        for key in self.world.reader.scan(keys.LEDGER):
+            entry = self.world.reader.get(key)
+            assert isinstance(entry, ledger_rows.LedgerEntry)
+            if self.world.reader.get(keys.job(entry.job_id)) is None:
+                continue
+            sequence, _ = keys.parse_ledger(key)
+            assert self.world.reader.get(keys.history(entry.job_id, sequence)) is not None, (self.seed, entry)
+            self.coverage[entry.by.name] += 1
 
 
 def run_seeds(first: int, count: int, only: int | None) -> Counter[str]:
@@ -92,7 +104,8 @@ def test_random_decisions(only_seed: int | None) -> None:
     met = run_seeds(0, 10, only_seed)
 
     if only_seed is None:
-        wanted = [*(one.name for one in RESOLUTIONS), "already", "INCIDENT_STATE", "INCIDENT_NOT_FOUND", "KEPT"]
+        done = [*(one.name for one in RESOLUTIONS), *(one.name for one in By)]
+        wanted = [*done, "already", "INCIDENT_STATE", "INCIDENT_NOT_FOUND", "KEPT"]
         assert [name for name in wanted if not met[name]] == []
 
 

@@ -35,11 +35,11 @@ async def escalate(stubs: Stubs, count: int, definition: str = "pay", **labels: 
     job_ids = [await submit(stubs, definition, **labels) for _ in range(count)]
     async with agent(stubs, "pay", handler=unknown, slots=200):
         for job_id in job_ids:
-            await _until_escalated(stubs, job_id)
+            await until_escalated(stubs, job_id)
     return job_ids
 
 
-async def _until_escalated(stubs: Stubs, job_id: str) -> None:
+async def until_escalated(stubs: Stubs, job_id: str) -> None:
     watch = stubs.jobs.WatchJob(job_service_pb2.WatchJobRequest(job_id=job_id), timeout=S)
     async for response in watch:
         if response.job.state == common_pb2.JOB_STATE_ESCALATED:

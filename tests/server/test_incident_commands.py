@@ -14,11 +14,13 @@ import pytest_asyncio
 from stepward.client.errors import IncidentCountRefused, IncidentNotFound, InvalidArgument
 from stepward.client.incident_values import IncidentState, Remedy, RemedyBy, Trouble
 from stepward.client.values import JobState, StepState
+from stepward.v1 import agent_service_pb2, definition_pb2, job_service_pb2
 from tests.client.both_clients import BOTH, Driver
 from tests.client.command_line import Ran, run
 from tests.server import nodes
-from tests.server.escalations import define, escalate
+from tests.server.escalations import define, escalate, until_escalated
 from tests.server.nodes import Stubs
+from tests.server.plain_agent import agent, failed, silent
 
 
 class Place(NamedTuple):
@@ -189,3 +191,62 @@ async def test_both_clients(place: Place, client: Driver) -> None:
         JobState.COMPLETED,
     )
     assert await call("ledger", by="PERSON", oldest_first=True, limit=1) == [last]
+
+
+async def test_what_was_proposed_is_approved(place: Place) -> None:
+    """A policy that asks for approval proposes only; a person sees what, and has it done."""
+    reviewed = definition_pb2.Step(id="pay", approval=definition_pb2.APPROVAL_REQUIRED)
+    reviewed.undo.action = "refund"
+    await nodes.define(place.stubs, "reviewed", reviewed)
+    request = job_service_pb2.SubmitJobRequest(job=nodes.submission("reviewed"))
+    job_id = (await place.stubs.jobs.SubmitJob(request, timeout=nodes.CALL_S_MAX)).job_id
+    async with agent(place.stubs, "pay", handler=lambda offer: failed(offer, retryable=False)):
+        await until_escalated(place.stubs, job_id)
+
+    listed = await typed(place, "incident", "list", "--proposed")
+    shown = await typed(place, "incident", "show", "i0-1")
+    told = await typed(place, "ledger", "--job", job_id)
+    approved = await typed(place, "incident", "resolve", "--proposed", "--approve", "--reason", "agreed", "--yes")
+    job = await typed(place, "job", "get", job_id, "-o", "json")
+
+    assert "COMPENSATE waits for approval" in listed.lines[1]
+    assert "proposed   COMPENSATE; it waits for approval" in shown.lines
+    assert "(--approve | --retry | --skip | --compensate | --fail)" in shown.stdout
+    assert "COMPENSATE (proposed)" in told.lines[1]
+    assert (approved.code, approved.stderr) == (0, "1 resolved\n")
+    # A failure that its handler vouches for has not happened, so that there is nothing to undo.
+    assert job.json["state"] == "JOB_STATE_COMPENSATED"
+    resolved = await typed(place, "incident", "show", "i0-1")
+    assert "resolved   COMPENSATE by PERSON" in resolved.stdout
+
+
+async def test_what_the_supervisor_did_stands_in_the_ledger(place: Place) -> None:
+    """With the rule, how late it was noticed, and the states before and after; what an agent's report led to, too."""
+    quick = definition_pb2.Step(id="pay")
+    quick.timeouts.start_to_close.FromMilliseconds(100)
+    quick.retry.attempts_max = 2
+    quick.retry.initial.FromMilliseconds(1)
+    await nodes.define(place.stubs, "quick", quick)
+    request = job_service_pb2.SubmitJobRequest(job=nodes.submission("quick"))
+    job_id = (await place.stubs.jobs.SubmitJob(request, timeout=nodes.CALL_S_MAX)).job_id
+    async with agent(place.stubs, "pay", handler=silent) as joined:
+        await joined.until(lambda: joined.offers)
+        started = agent_service_pb2.AttemptReport(attempt=joined.offers[0].attempt, started=agent_service_pb2.Started())
+        await joined.report(started)
+        await joined.until(lambda: len(joined.offers) == 2)
+        await joined.report(failed(joined.offers[1], retryable=False))
+        await joined.until(lambda: len(joined.answers) == 2)
+
+    told = await typed(place, "ledger", "--job", job_id, "--oldest-first", "-o", "json")
+
+    first, second = told.json
+    assert (first["trouble"], first["remedy"]) == ("TROUBLE_START_TO_CLOSE", "REMEDY_REASSIGN")
+    assert (first["by"], first["step_before"], first["step_after"]) == (
+        "REMEDY_BY_SUPERVISOR",
+        "STEP_STATE_RUNNING",
+        "STEP_STATE_RETRY_WAIT",
+    )
+    assert first["rule"]
+    assert 0.0 <= float(first["overdue"].removesuffix("s")) < 5.0
+    assert (second["trouble"], second["by"]) == ("TROUBLE_ATTEMPT_FAILED", "REMEDY_BY_REPORT")
+    assert second["failure"]
