@@ -14,6 +14,7 @@ from stepward.server.core.commands import (
     Failed,
     JobCancelled,
     ProgressMade,
+    RetryStep,
     Started,
     Stopped,
     Sweep,
@@ -243,6 +244,29 @@ def test_an_undo_of_a_lost_agent_waits_for_its_fence_before_it_is_repeated() -> 
     assert world.step_state("j1", "flight") == "UNDO_RETRY_WAIT"
     pass_time(world, SESSION_END_MS + FENCE_MS + TTL_MS, alive=("agent-two",))
 
+    assert world.step_state("j1", "flight") == "UNDO_OFFERED"
+
+
+def test_an_undo_that_a_person_has_tried_again_waits_for_the_lost_one() -> None:
+    """H046: it was the last attempt; what a person asks for does not begin beside it either."""
+    once = RetrySpec(attempts_max=1)
+    body = DefinitionBody(
+        "trip", (step_spec("flight", dependents=(1,), retry=once), step_spec("hotel", needs=(0,))), b"", b""
+    )
+    world = world_with(body)
+    world.submit("j1", "trip")
+    world.report(AGENT, "j1", "flight", DONE)
+    world.report(AGENT, "j1", "hotel", GONE)
+    world.report(AGENT, "j1", "flight", Started())
+    world.now_ms = SESSION_END_MS
+    sweep(world)
+    assert world.step_state("j1", "flight") == "UNDO_FAILED"
+    world.open("agent-two", actions_of(body))
+
+    world.one(RetryStep("j1", "flight", "try it again", "ada"))
+
+    assert world.step_state("j1", "flight") == "UNDO_RETRY_WAIT"
+    pass_time(world, SESSION_END_MS + FENCE_MS + TTL_MS, alive=("agent-two",))
     assert world.step_state("j1", "flight") == "UNDO_OFFERED"
 
 

@@ -11,7 +11,7 @@ from stepward.server.core.commands import Accepted, Failed, RenewSession, Sessio
 from stepward.server.core.limits import Limits
 from stepward.server.core.rejections import Reason, Rejection
 from stepward.server.core.rows import EventType, RetrySpec, StartMode
-from tests.core.world import World
+from tests.core.world import World, actions_of
 from tests.scenarios.trips import (
     DONE,
     SESSION_END_MS,
@@ -62,7 +62,9 @@ def test_h004_renewed_or_lost_but_never_both(renewal_first: bool) -> None:
 
 def test_h004_a_session_that_is_being_ended_cannot_be_renewed() -> None:
     """H004: a lease whose end needs several sweeps stays over in between."""
-    world = world_with(single())
+    world = World(limits=Limits(session_ttl_ms=TTL_MS, sweep_subjects_max=1))
+    world.define(single())
+    world.open("agent-one", actions_of(single()))
     for n in range(3):
         world.submit(f"j{n}", "single")
         world.report("agent-one", f"j{n}", "pay", Started())

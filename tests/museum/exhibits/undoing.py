@@ -57,8 +57,8 @@ EXHIBITS = (
         "an undo starts beside a lost attempt of its own step",
         "argoproj/argo-workflows#4108, for an agent that was only cut off (H046)",
         rule("compensation:start_undo", "leases.is_clear(step, led_ms=batch.moment.led_ms)", "True"),
-        MODEL,
-        "beside one that can act",
+        f"{_COMPENSATION}test_an_undo_that_a_person_has_tried_again_waits_for_the_lost_one",
+        "'UNDO_OFFERED' == 'UNDO_RETRY_WAIT'",
     ),
     Exhibit(
         "an undo is repeated beside a lost one",
