@@ -13,6 +13,7 @@
 #   make outages    write the page of outages of nodes and supervisors anew, as root
 #   make museum     write the page of planted faults anew
 #   make simulation SEEDS=1000   run three simulated nodes through as many storms; SEED=7 replays one
+#   make soak HOURS=2            run bad days of supervision for so many simulated hours, and tell how soon all was noticed
 #   make kills ROUNDS=100      kill all of three real nodes at once under load, so many times
 #   make pauses ROUNDS=200     let their leader stand still under load, so many times
 #   make histories ROUNDS=10   kill and pause nodes under callers whose answers must fit one order
@@ -46,7 +47,7 @@ SEED ?=
 # Root tests are asked for when this is root; otherwise pytest's summary says what was left out.
 ROOT_FLAG := $(if $(filter 0,$(shell id -u)),--root)
 
-.PHONY: demo demo-cluster env test check format-check lint types protos-fresh buf tests-all format protos baseline docs outages museum simulation kills pauses histories drains attempts powercuts failovers idle wiped bench clean
+.PHONY: demo demo-cluster env test check format-check lint types protos-fresh buf tests-all format protos baseline docs outages museum simulation soak kills pauses histories drains attempts powercuts failovers idle wiped bench clean
 
 demo: $(VENV)/.stamp-server
 	$(BIN)/stepward demo
@@ -109,6 +110,9 @@ outages: env
 
 museum: env
 	$(BIN)/python -m tests.museum.page
+
+soak: env
+	$(BIN)/python -m tests.soak --hours $(or $(HOURS),2) $(if $(SEED),--seed $(SEED))
 
 simulation: env
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
