@@ -205,6 +205,32 @@ async def test_node_that_has_lost_the_leader_ends_waits_and_names_the_job() -> N
         assert await head_on(node) >= submitted.revision
 
 
+async def test_node_whose_disk_is_full_sends_everybody_elsewhere() -> None:
+    """It hears of the leader and could forward, but of what is decided it would see nothing, for ever."""
+    async with twins() as cluster, asyncio.timeout(S):
+        node = cluster["n2"]
+        submitted = await node.gateway.submit(node.submission())
+        waiter = node.gateway.register_waiter(submitted.job_id)
+        node.replica.takes_entries = node.replica.applies = False
+        with pytest.raises(Refused) as refused:
+            await waiter
+        assert refused.value.rejection.reason is Reason.NO_LEADER
+        assert "disk" in refused.value.rejection.message
+        assert refused.value.rejection.metadata["leader_id"] == "n1"
+        sent = node.counters.forwarded
+        for call in (node.gateway.submit(node.submission()), head_on(node)):
+            with pytest.raises(Refused) as refused:
+                await call
+            assert refused.value.rejection.reason is Reason.NO_LEADER
+        # Nothing of it was decided.
+        assert node.counters.forwarded == sent
+        assert (await get(node, submitted.job_id, STALE)).job.job_id == submitted.job_id
+
+        node.replica.takes_entries = node.replica.applies = True
+        await until(lambda: not node.contact.lost)
+        assert await head_on(node) >= submitted.revision
+
+
 async def test_leader_that_reaches_nobody_has_lost_contact_with_itself() -> None:
     """It hears of its own leadership all the time, which says nothing."""
     async with twins(session_ttl_ms=900) as cluster, asyncio.timeout(S):

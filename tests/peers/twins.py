@@ -105,6 +105,7 @@ class PlayedReplica:
         self._leader_id = ""
         self._term = 0
         self._contact_at_ms = CLOCK.steady_ms()
+        self.takes_entries = True
         self._lease_until_ms = 0
         self._rng = random.Random(1)
         self._confirms: list[object] = []
@@ -124,7 +125,8 @@ class PlayedReplica:
         lease = 0 if self.kept_leading else self._lease_until_ms
         leader_id = self.node_id if leads else self._leader_id
         contact = CLOCK.steady_ms() if leads else self._contact_at_ms
-        return Standing(leads, self._head.epoch, self._term, self._head, leader_id, lease, contact)
+        standing = Standing(leads, self._head.epoch, self._term, self._head, leader_id, lease, contact)
+        return standing._replace(takes_entries=self.takes_entries)
 
     def begin(self, now: Instant, inbox: Sequence[Letter]) -> list[Frame]:
         """It has nothing to say to the others: what they need stands in the log."""

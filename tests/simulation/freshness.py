@@ -32,6 +32,7 @@ class Freshness:
             clock=process.clock,
             config=_CONFIG,
             no_leader=_nobody_waits,
+            shut=lambda: None,
             behind=_nobody_waits,
             wake=lambda: None,
         )

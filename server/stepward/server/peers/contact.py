@@ -1,4 +1,4 @@
-"""Whether this node still hears of a leader, and what callers are told when it does not."""
+"""Whether this node still learns what is decided, and what callers are told when it does not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ _log = observe.logger("contact")
 
 
 class Contact:
-    """Knows when a leader was last heard of. Agents and waits are sent elsewhere when that is too long ago."""
+    """Knows when a leader was last heard of. Agents and waits are sent elsewhere when that is too long ago.
+
+    They are, too, when the disk of this node is too full for what the leader sends.
+    """
 
     def __init__(
         self, *, node_id: str, addresses: Callable[[str], str], session_ttl_ms: int, rng: random.Random
@@ -30,6 +33,8 @@ class Contact:
         # Agents that go on without a word for longer than this lose their leases before they can be heard elsewhere.
         self.ms_max = session_ttl_ms // 3
         self.lost = False
+        # The disk is too full for entries: what is decided elsewhere cannot be seen here.
+        self.is_shut = False
         self._node_id = node_id
         self._addresses = addresses
         self._rng = rng
@@ -52,19 +57,29 @@ class Contact:
         heard_at_ms = min(now_ms, standing.lease_until_ms) if has_lease else standing.contact_at_ms
         # A node that has just started has not lost what it never had.
         self._heard_at_ms = max(self._heard_at_ms or now_ms, heard_at_ms)
-        lost, before = now_ms - self._heard_at_ms > self.ms_max, self.lost
-        self.lost = lost
-        if not lost or before:
+        self.is_shut = not (standing.takes_entries or standing.leads)
+        silent, before = now_ms - self._heard_at_ms > self.ms_max, self.lost
+        self.lost = silent or self.is_shut
+        if not self.lost or before:
             return
-        _log.warning("contact_lost", after_ms=self.ms_max)
-        text = f"this node has heard of no leader for {self.ms_max} ms; ask another node"
+        _log.warning("contact_lost", after_ms=self.ms_max, disk_full=self.is_shut)
+        refusal = self.shut() if self.is_shut else self._silent()
         for listener in self._listeners:
-            listener(self.refusal(Reason.NO_LEADER, text))
+            listener(refusal)
+
+    def shut(self) -> Rejection:
+        """What callers are told of a node whose disk is too full to learn anything."""
+        text = "the disk of this node is nearly full, so it learns of nothing new; ask another node"
+        return self.refusal(Reason.NO_LEADER, text)
+
+    def _silent(self) -> Rejection:
+        text = f"this node has heard of no leader for {self.ms_max} ms; ask another node"
+        return self.refusal(Reason.NO_LEADER, text)
 
     def refusal(self, reason: Reason, text: str) -> Rejection:
         """With a hint who leads, as long as that is more than a memory; and when to come back."""
         metadata: dict[str, str] = {}
-        if self._leader_id and self._leader_id != self._node_id and not self.lost:
+        if self._leader_id and self._leader_id != self._node_id and (self.is_shut or not self.lost):
             metadata["leader_id"] = self._leader_id
             if address := self._addresses(self._leader_id):
                 metadata["leader_address"] = address

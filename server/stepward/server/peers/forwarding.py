@@ -125,6 +125,7 @@ class Forwarding:
             clock=clock,
             config=config,
             no_leader=self.no_leader,
+            shut=self._shut,
             behind=self._behind,
             wake=self._wake,
         )
@@ -142,6 +143,10 @@ class Forwarding:
 
     def propose(self, command: AnyCommand, ticket: Ticket, *, urgent: bool, share: str) -> None:
         """Have a command decided, here or elsewhere."""
+        if self.contact.is_shut:
+            # It would be decided, and its answer wait for rows that do not come.
+            self._host.hand_out(ticket, self.contact.shut())
+            return
         now_ms = self._clock.steady_ms()
         if isinstance(command, RenewSession):
             wait_ms = self.contact.ms_max // _RENEWAL_WAIT_DIVISOR
@@ -422,6 +427,9 @@ class Forwarding:
     def not_leader(self) -> Rejection:
         """What another node is told that takes this one for the leader."""
         return self.contact.refusal(Reason.NOT_LEADER, "this node does not lead the shard; nothing was decided")
+
+    def _shut(self) -> Rejection | None:
+        return self.contact.shut() if self.contact.is_shut else None
 
     def _too_many(self) -> Rejection:
         text = f"{self._config.forwarded_waiting_max} commands wait for the leader here, which is the most; come back"

@@ -36,6 +36,7 @@ class Readers:
         clock: Clock,
         config: NodeConfig,
         no_leader: Callable[[], Rejection],
+        shut: Callable[[], Rejection | None],
         behind: Callable[[], Rejection],
         wake: Callable[[], None],
     ) -> None:
@@ -45,6 +46,7 @@ class Readers:
         self._clock = clock
         self._config = config
         self._no_leader = no_leader
+        self._shut = shut
         self._behind = behind
         self._wake = wake
         # Everything that was committed before this instant is applied here. 0: nobody has told this process yet.
@@ -54,8 +56,11 @@ class Readers:
         """Wait until this node has applied everything that was acknowledged before the call.
 
         Raises:
-            Refused: NO_LEADER, when nobody tells what that is; COMMIT_UNKNOWN, when this node is too far behind.
+            Refused: NO_LEADER, when nobody tells what that is, or this node can learn of nothing new; COMMIT_UNKNOWN,
+                when it is too far behind.
         """
+        if refusal := self._shut():
+            raise Refused(refusal)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.waiting.append(Question(future, self._clock.steady_ms() + self._config.leader_wait_ms_max))
         self.ask_here()
