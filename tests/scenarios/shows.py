@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from stepward.server.core import brake, keys, rows, views
+from stepward.server.core import brake, breakers, keys, rows, views
 from stepward.server.core.rows import Clock
 from tests.scenarios import results
 from tests.scenarios.blocks import TranscriptError
@@ -34,6 +34,8 @@ def show(transcript: Transcript, line: Line) -> list[str]:
             return _slots(transcript, line.word())
         case "brake":
             return _brake(transcript)
+        case "breakers":
+            return _breakers(transcript)
         case _:
             msg = f"nobody can show {what!r}: {line.text}"
             raise TranscriptError(msg)
@@ -65,6 +67,17 @@ def _brake(transcript: Transcript) -> list[str]:
     if stands.on is None:
         return [f"the brake is off, {used}"]
     return [f"the brake is on for {stands.on.ends_in_ms} ms, {used}: {stands.on.reason}"]
+
+
+def _breakers(transcript: Transcript) -> list[str]:
+    world = transcript.world
+    told = [
+        f"{one.action} on {one.queue} of {one.namespace}: "
+        + (f"open for {one.probes_in_ms} ms" if one.probes_in_ms else "half open")
+        + f" ({one.reason})"
+        for one in breakers.standing(world.reader, led_ms=world.now_ms)
+    ]
+    return told or [f"all breakers are closed, {world.reader.count(keys.BREAKER)} count"]
 
 
 def _failure(failure: Failure) -> str:

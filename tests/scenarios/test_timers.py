@@ -52,6 +52,8 @@ def test_h029_attempts_are_counted_in_rows() -> None:
     """H029: the leader changes after each failure, and each of ten steps is tried exactly three times."""
     retry = RetrySpec(attempts_max=3, initial_ms=0, cap_ms=0)
     world = world_with(single(retry=retry), slots=20)
+    # Thirty failures in a row would else open the breaker of the action.
+    world.limits = Limits(session_ttl_ms=TTL_MS, breaker_outcomes_min=100)
     jobs = [f"j{n}" for n in range(10)]
     for job_id in jobs:
         world.submit(job_id, "single")
@@ -147,6 +149,7 @@ def test_h040_nothing_fires_before_its_time(seed: int) -> None:
     """H040: waits from a second to an hour, with leaders that come and go; each ends in its time, not with them."""
     rng = random.Random(seed)
     world = world_with(single(retry=RetrySpec(attempts_max=3)), slots=50)
+    world.limits = Limits(session_ttl_ms=TTL_MS, breaker_outcomes_min=100)
     waits_ms = {f"j{n:02d}": rng.randint(1_000, HOUR_MS) for n in range(50)}
     for job_id, wait_ms in waits_ms.items():
         world.submit(job_id, "single")

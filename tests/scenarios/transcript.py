@@ -26,7 +26,7 @@ Commands, each with `at=MS` to set all clocks first:
     show job|history [job=]
     show step|offer STEP [job=]
     show slots AGENT
-    show brake
+    show brake|breakers
 
 `calls=` and `by=call` are for agents without streaming; the first says which generation they know.
 What a report leaves out is that of the step's newest assignment; a job that is left out is the last one submitted.

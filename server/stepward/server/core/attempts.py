@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from stepward.server.core import (
     advance,
+    breakers,
     compensation,
     keys,
     leases,
@@ -39,6 +40,8 @@ def end(
     assert step is not None
     assert step.state in states.HELD
     phase = states.phase(step.state)
+    if not compensation.is_unwanted(batch, job_id, phase):
+        breakers.ended(batch, job_id, ordinal, step, trouble, failure)
     step = _close(batch, job_id, ordinal, step, trouble, failure)
     remediation.attempt_ended(batch, job_id, ordinal, step, phase, trouble, failure, retry_after_ms=retry_after_ms)
 

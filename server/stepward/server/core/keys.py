@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from stepward.server.core import brake_rows, epoch_rows, ledger_rows, rows, slice_rows
+from stepward.server.core import brake_rows, breaker_rows, epoch_rows, ledger_rows, rows, slice_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,6 +50,7 @@ INCIDENT_COUNTS: Final = b"c"
 NOTICE: Final = b"n"
 NOTICE_CURSOR: Final = b"w"
 BRAKE: Final = b"Z"
+BREAKER: Final = b"Y"
 
 _TYPES: Final[dict[bytes, type[Row]]] = {
     JOB: rows.Job,
@@ -82,6 +83,7 @@ _TYPES: Final[dict[bytes, type[Row]]] = {
     NOTICE: ledger_rows.Notice,
     NOTICE_CURSOR: ledger_rows.NoticeCursor,
     BRAKE: brake_rows.Brake,
+    BREAKER: breaker_rows.Breaker,
 }
 _DECODERS: Final[dict[int, Callable[[bytes], Row]]] = {
     kind[0]: msgspec.msgpack.Decoder(type_).decode for kind, type_ in _TYPES.items()
@@ -254,6 +256,17 @@ def deadline_timer(at_log_ms: int, job_id: str) -> bytes:
 def purge(at_log_ms: int, job_id: str) -> bytes:
     """Key of a `slice_rows.Purge`: in the order in which they fall due."""
     return PURGE + at_log_ms.to_bytes(8, "big") + job_id.encode()
+
+
+def breaker(namespace: str, queue: str, action: str) -> bytes:
+    """Key of a `breaker_rows.Breaker`."""
+    return BREAKER + namespace.encode() + b"\0" + queue.encode() + b"\0" + action.encode()
+
+
+def parse_breaker(key: bytes) -> tuple[str, str, str]:
+    """Namespace, queue and action of a breaker key."""
+    namespace, queue, action = key[1:].decode().split("\0")
+    return namespace, queue, action
 
 
 def parse_purge(key: bytes) -> tuple[int, str]:

@@ -98,6 +98,16 @@ class Limits(Struct, frozen=True):
     # of those: they have been offered again by then, and whoever is back has said so.
     brake_canaries: int = 5
     brake_hold_ms: int = 5_000
+    # The breaker of an action opens when so many of so many outcomes within so long were bad: fewer say too little, and
+    # half of them is no bad luck. It stays open for as long as a service takes to be started again; then so many probes
+    # that end well, one at a time, close it.
+    breaker_outcomes_min: int = 20
+    breaker_bad_percent_min: int = 50
+    breaker_window_ms: int = 60_000
+    breaker_open_ms: int = 30_000
+    breaker_successes: int = 3
+    # Why it opened, with what the last attempt said.
+    breaker_reason_bytes_max: int = 512
     # Attempts that one step may have that are not confirmed stopped.
     lingering_max: int = 100
     # How long a remedy is told of in the ledger, on log time, and how many are kept, some 300 bytes each: so a bad day

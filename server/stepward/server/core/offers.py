@@ -9,12 +9,12 @@ import heapq
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from stepward.server.core import advance, compensation, keys, leases, rows, states
+from stepward.server.core import advance, breakers, compensation, keys, leases, rows, states
 from stepward.server.core.rows import Effect, JobState, Part, StartMode
 
 if TYPE_CHECKING:
     from stepward.server.core.batch import Batch
-    from stepward.server.core.rows import Progress, StepSpec
+    from stepward.server.core.rows import Progress, Step, StepSpec
 
 # Namespace and queue: which ready steps a session looks at.
 Place = tuple[str, str]
@@ -82,8 +82,14 @@ def _fill_place(batch: Batch, place: Place, bidders: list[_Bidder], offers_max: 
     room = min(offers_max, sum(bidder.free for bidder in bidders))
     if not room:
         return 0
-    actions = sorted({action for bidder in bidders for action in bidder.actions})
-    lanes = [_lane(batch, place, action, [b for b in bidders if action in b.actions], room) for action in actions]
+    actions, guarded = sorted({a for b in bidders for a in b.actions}), breakers.any_is_there(batch)
+    # An action whose breaker is not closed has room for a probe at most.
+    rooms = {action: breakers.room(batch, *place, action, wanted=room) if guarded else room for action in actions}
+    lanes = [
+        _lane(batch, place, action, [b for b in bidders if action in b.actions], rooms[action])
+        for action in actions
+        if rooms[action]
+    ]
     made = 0
     for _, job_id, ordinal, action, avoided in heapq.merge(*lanes):
         able = [b for b in bidders if b.free > 0 and action in b.actions and b.name != avoided]
@@ -91,7 +97,9 @@ def _fill_place(batch: Batch, place: Place, bidders: list[_Bidder], offers_max: 
             # The one with the most room: work spreads over agents as they have slots.
             chosen = max(able, key=lambda bidder: bidder.free)
             chosen.free -= 1
-            _offer(batch, chosen.session_id, job_id, ordinal)
+            step = _offer(batch, chosen.session_id, job_id, ordinal)
+            if guarded:
+                breakers.offered(batch, job_id, ordinal, step)
             made += 1
         if made >= offers_max or not any(bidder.free > 0 for bidder in bidders):
             break
@@ -140,7 +148,7 @@ def _may_be_offered(progress: Progress) -> bool:
     return not (progress.state is JobState.PAUSED or progress.terminating or compensation.is_stopping(progress))
 
 
-def _offer(batch: Batch, session_id: str, job_id: str, ordinal: int) -> None:
+def _offer(batch: Batch, session_id: str, job_id: str, ordinal: int) -> Step:
     """Grant a step to a session: the token is the batch's."""
     step = batch.step(job_id, ordinal)
     assert step is not None
@@ -151,7 +159,8 @@ def _offer(batch: Batch, session_id: str, job_id: str, ordinal: int) -> None:
     assignment = rows.Assignment(phase.part, _start(batch.spec(job_id, ordinal), phase.part), batch.moment.led_ms)
     batch.draft.put(keys.assignment(session_id, token, job_id, ordinal), assignment)
     deadline = batch.led_in(batch.limits.accept_deadline_ms)
-    batch.move(job_id, ordinal, step, phase.offered, deadline, token=token, session_id=session_id)
+    step = batch.move(job_id, ordinal, step, phase.offered, deadline, token=token, session_id=session_id)
     batch.event(
         job_id, phase.was_offered, ordinal=ordinal, attempt=step.attempts + 1, token=token, session_id=session_id
     )
+    return step

@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, assert_never
 
 from msgspec.structs import replace
 
-from stepward.server.core import advance, attempts, compensation, json_text, keys, rows, schedules, states, verifying
+from stepward.server.core import (
+    advance,
+    attempts,
+    breakers,
+    compensation,
+    json_text,
+    keys,
+    rows,
+    schedules,
+    states,
+    verifying,
+)
 from stepward.server.core.batch import NO_TIMER, TimerAt
 from stepward.server.core.commands import (
     Accepted,
@@ -289,6 +300,7 @@ def _succeeded(batch: Batch, job_id: str, ordinal: int, step: Step, output: rows
     phase = states.phase(step.state)
     number = step.attempts + (step.state is phase.offered)
     batch.draft.delete(keys.assignment(step.session_id, step.token, job_id, ordinal))
+    breakers.succeeded(batch, job_id, ordinal, step)
     match phase.part:
         case Part.VERIFY:
             verifying.answered(batch, job_id, ordinal, step, output)

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from stepward.server.core import (
     advance,
     attempts,
+    breakers,
     compensation,
     deadlines,
     epoch_rows,
@@ -155,6 +156,7 @@ def _judge_session(batch: Batch, session_id: str, brake: Brake) -> None:
         ending: Session | None = session
     else:
         brake.count_lost()
+        breakers.lost(batch, session_id)
         ending = sessions.begin_end(batch, session_id, session)
     if ending is not None and brake.lets_through:
         _end_session(batch, session_id, ending, brake)
@@ -216,6 +218,7 @@ def _beat(batch: Batch, brake: Brake, left: _Left, late_ms_max: int) -> tuple[st
     Returns the jobs that its patrol found stuck.
     """
     moment, before = batch.moment, _last_beat(batch)
+    breakers.forget(batch)
     place, stuck = patrol.walk(batch, before.patrol)
     backlog = retention.backlog(batch)
     beat = rows.Beat(

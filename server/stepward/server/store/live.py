@@ -31,6 +31,8 @@ _SMALL_KINDS: Final = frozenset(
         keys.DEFINITION_HEAD,
         keys.BEAT,
         keys.EPOCH,
+        keys.BRAKE,
+        keys.BREAKER,
         keys.JOB_COUNTS,
     )
 )
@@ -38,7 +40,8 @@ _SMALL_KINDS: Final = frozenset(
 _PAYLOAD_KINDS: Final = frozenset((keys.JOB[0], keys.OUTPUT[0]))
 _BODY_KIND: Final = keys.DEFINITION_BODY[0]
 _ASSIGNMENT_KIND: Final = keys.ASSIGNMENT[0]
-_SESSION_KIND: Final = keys.SESSION[0]
+# Kinds of which there are few, and whose number is asked for often.
+_COUNTED_KINDS: Final = (keys.SESSION, keys.BREAKER)
 
 
 class LiveRows:
@@ -69,7 +72,7 @@ class LiveRows:
         self._assignments: dict[bytes, set[bytes]] = {}
         for key in store.scan(keys.ASSIGNMENT):
             self._note_assignment(key, there=True)
-        self._sessions: set[bytes] = set(store.scan(keys.SESSION))
+        self._counted = {kind: set(store.scan(kind)) for kind in _COUNTED_KINDS}
 
     def get(self, key: bytes) -> Row | None:
         """The row under `key`, decoded."""
@@ -81,11 +84,11 @@ class LiveRows:
         return self._store.scan(prefix, after=after, before=before, reverse=reverse)
 
     def count(self, prefix: bytes) -> int:
-        """See `core.reader.Reader`. The assignments of one session, and all sessions, are counted from memory."""
+        """See `core.reader.Reader`. Assignments of one session, all sessions and breakers are counted from memory."""
         if prefix[0] == _ASSIGNMENT_KIND and prefix.endswith(b"\0"):
             return len(self._assignments.get(prefix, ()))
-        if prefix == keys.SESSION:
-            return len(self._sessions)
+        if prefix in self._counted:
+            return len(self._counted[prefix])
         return self._store.count(prefix)
 
     def applied(self, changes: Mapping[bytes, Row | None]) -> None:
@@ -93,8 +96,9 @@ class LiveRows:
         for key, row in changes.items():
             if key[0] == _ASSIGNMENT_KIND:
                 self._note_assignment(key, there=row is not None)
-            elif key[0] == _SESSION_KIND:
-                (self._sessions.discard if row is None else self._sessions.add)(key)
+            elif key[:1] in self._counted:
+                counted = self._counted[key[:1]]
+                (counted.discard if row is None else counted.add)(key)
             if row is None:
                 self._forget(key)
             else:
