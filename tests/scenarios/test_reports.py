@@ -29,6 +29,7 @@ from stepward.server.core.decide import decide
 from stepward.server.core.limits import Limits
 from stepward.server.core.rows import DefinitionBody, Effect, EventType, OnUnknown, Payload, RetrySpec
 from tests.core.world import World, actions_of, step_spec
+from tests.scenarios.test_timers import new_leader
 from tests.scenarios.trips import (
     BROKEN,
     DONE,
@@ -94,7 +95,7 @@ def test_h019_the_timed_out_attempt_is_told_to_stop() -> None:
 )
 @pytest.mark.parametrize("ending", ["completed", "compensated", "cancelled", "failed"])
 def test_h021_terminal_is_terminal(event: object, ending: str) -> None:
-    """H021: no report, sweep, cancel or lost session moves a job that has ended."""
+    """H021: no report, sweep, cancel, lost session or new leader moves a job that has ended."""
     world = ended_world(ending)
     before = world.progress("j1").state, world.progress("j1").ended_wall_ms
     states = [world.step_state("j1", spec.id) for spec in TRIP.steps]
@@ -105,7 +106,9 @@ def test_h021_terminal_is_terminal(event: object, ending: str) -> None:
             for session_id in ("agent-one", "stranger-agent-01"):
                 world.report(session_id, "j1", spec.id, event)  # type: ignore[arg-type]  # one of the events above
     world.one(CancelJob("j1", "again"))
-    pass_time(world, world.now_ms + 600_000)
+    for _ in range(3):
+        pass_time(world, world.now_ms + 200_000)
+        new_leader(world)
 
     assert (world.progress("j1").state, world.progress("j1").ended_wall_ms) == before
     assert [world.step_state("j1", spec.id) for spec in TRIP.steps] == states

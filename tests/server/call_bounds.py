@@ -178,6 +178,7 @@ BOUNDS: dict[str, list[Bound]] = {
     "JobService/WatchJobs": [],
     "JobService/CancelJob": verb(),
     "JobService/GetJobHistory": [page()],
+    "JobService/ExplainJob": [],
     "DefinitionService/ApplyDefinition": [names("namespace")._replace(reason="INVALID_DEFINITION"), DEFINITION],
     "DefinitionService/ValidateDefinition": [],
     "DefinitionService/GetDefinition": [names("namespace"), names("name")],

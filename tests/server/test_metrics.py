@@ -94,9 +94,9 @@ async def test_scrape_of_a_node_that_works(tmp_path: Path) -> None:
         after = await scrape(node)
 
     named = {name for name, _ in after}
-    # There are no followers, nothing was shed, and nothing had to be remedied; a leader hears of no other one.
+    # There are no followers, nothing was shed, remedied or failed; a leader hears of no other one.
     of_followers = {f"follower_{what}" for what in ("connected", "lag_entries", "answer_age_seconds", "free_bytes")}
-    absent = {*of_followers, "shed_total", "remediations_total"}
+    absent = {*of_followers, "shed_total", "remediations_total", "breaker_open"}
     assert {one.name for one in METRICS if PREFIX + one.name not in named} == absent
     assert after["stepward_leader", ()] == after["stepward_ready", ()] == after["stepward_healthy", ()] == 1
     assert after["stepward_head_sequence", ()] > before["stepward_head_sequence", ()]

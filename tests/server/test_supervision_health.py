@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from stepward.server.core import breakers
 from stepward.server.core.brake import Hold, Standing
 from stepward.server.core.due import Due
 from stepward.server.supervision_health import CRITICAL_MS, WARNING_MS, Findings, Health, judge
@@ -24,6 +25,13 @@ S = 1_000
         (Findings(epochs_lost=3, stays=True), 0, 0, Health.CRITICAL, "nothing is remedied"),
         # Late in clearing it: the lost ones are long ago, but no supervisor has had a good minute.
         (Findings(epochs_lost=0, stays=True), 0, 0, Health.CRITICAL, "nothing is remedied"),
+        (
+            Findings(breakers=(breakers.Standing("default", "q", "pay", "20 of 20 attempts failed", 9),)),
+            0,
+            0,
+            Health.WARNING,
+            "the breaker of action 'pay' is open: 20 of 20 attempts failed",
+        ),
         (
             Findings(brake=Standing(Hold("too many", 9), 100), held=7),
             0,

@@ -46,6 +46,7 @@ from stepward.v1.job_service_pb2 import WatchJobRequest, WatchJobResponse
 if TYPE_CHECKING:
     from stepward.client.definition_forms import AnyDefinition
     from stepward.client.errors import Violation
+    from stepward.client.explanation_values import Explanation
     from stepward.client.tls import TlsFiles
 
 V = TypeVar("V")
@@ -326,6 +327,14 @@ class AsyncClient(AsyncIncidents):
         """
         call = calls.skip_step(job_id, step_id, output=output, undone=undone, reason=reason, actor=actor)
         return await self._perform(call)
+
+    async def explain(self, job_id: str) -> Explanation:
+        """Read why a job does not move, as a tree of reasons with what unblocks each; or how it ended.
+
+        Raises:
+            JobNotFound: No such job.
+        """
+        return await self._perform(calls.explain_job(job_id))
 
     def history(self, job_id: str) -> AsyncIterator[HistoryEvent]:
         """Read what happened to a job, oldest first.

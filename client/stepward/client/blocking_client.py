@@ -44,6 +44,7 @@ from stepward.v1.job_service_pb2 import WatchJobRequest, WatchJobResponse
 if TYPE_CHECKING:
     from stepward.client.definition_forms import AnyDefinition
     from stepward.client.errors import Violation
+    from stepward.client.explanation_values import Explanation
     from stepward.client.tls import TlsFiles
 
 V = TypeVar("V")
@@ -322,6 +323,14 @@ class Client(BlockingIncidents):
         """
         call = calls.skip_step(job_id, step_id, output=output, undone=undone, reason=reason, actor=actor)
         return self._perform(call)
+
+    def explain(self, job_id: str) -> Explanation:
+        """Read why a job does not move, as a tree of reasons with what unblocks each; or how it ended.
+
+        Raises:
+            JobNotFound: No such job.
+        """
+        return self._perform(calls.explain_job(job_id))
 
     def history(self, job_id: str) -> Iterator[HistoryEvent]:
         """Read what happened to a job, oldest first.

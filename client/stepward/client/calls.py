@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import grpc
 
-from stepward.client import payloads, reading
+from stepward.client import explanation_reading, payloads, reading
 from stepward.client.answers import CODE
 from stepward.client.definition_forms import definition_message
 from stepward.client.errors import PayloadTooLarge, Unavailable
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
     from stepward.client.definition_forms import AnyDefinition
     from stepward.client.errors import StepwardError, Violation
+    from stepward.client.explanation_values import Explanation
 
 V = TypeVar("V")
 
@@ -84,6 +85,7 @@ COUNT_JOBS = Rpc("JobService", "CountJobs", job_service_pb2.CountJobsResponse, R
 LIST_JOB_STEPS = Rpc("JobService", "ListJobSteps", job_service_pb2.ListJobStepsResponse, Repeat.READ)
 WATCH_JOB = Rpc("JobService", "WatchJob", job_service_pb2.WatchJobResponse, Repeat.READ, waits=True)
 CANCEL_JOB = Rpc("JobService", "CancelJob", job_service_pb2.CancelJobResponse, Repeat.IDEMPOTENT)
+EXPLAIN_JOB = Rpc("JobService", "ExplainJob", job_service_pb2.ExplainJobResponse, Repeat.READ)
 GET_JOB_HISTORY = Rpc("JobService", "GetJobHistory", job_service_pb2.GetJobHistoryResponse, Repeat.READ)
 TERMINATE_JOB = Rpc("OperatorService", "TerminateJob", operator_service_pb2.TerminateJobResponse, Repeat.IDEMPOTENT)
 PAUSE_JOB = Rpc("OperatorService", "PauseJob", operator_service_pb2.PauseJobResponse, Repeat.IDEMPOTENT)
@@ -126,6 +128,7 @@ RPCS = (
     WATCH_JOB,
     CANCEL_JOB,
     GET_JOB_HISTORY,
+    EXPLAIN_JOB,
     TERMINATE_JOB,
     PAUSE_JOB,
     RESUME_JOB,
@@ -360,6 +363,11 @@ def skip_step(job_id: str, step_id: str, *, output: Any, undone: bool, reason: s
         actor=actor,
     )
     return Call(SKIP_STEP, request, reading.operator_answer)
+
+
+def explain_job(job_id: str) -> Call[Explanation]:
+    """Read why a job does not move."""
+    return Call(EXPLAIN_JOB, job_service_pb2.ExplainJobRequest(job_id=job_id), explanation_reading.explanation)
 
 
 def get_job_history(job_id: str, *, page_size: int, page_token: str) -> Call[Page[HistoryEvent]]:

@@ -9,6 +9,7 @@ from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from stepward.v1 import common_pb2 as _common_pb2
 from stepward.v1 import job_pb2 as _job_pb2
 import builtins as _builtins
@@ -21,6 +22,106 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _WaitKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _WaitKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WaitKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    WAIT_KIND_UNSPECIFIED: _WaitKind.ValueType  # 0
+    """None was given."""
+    WAIT_KIND_ENDED: _WaitKind.ValueType  # 1
+    """The job has ended."""
+    WAIT_KIND_PERSON: _WaitKind.ValueType  # 2
+    """A person has to decide."""
+    WAIT_KIND_PAUSED: _WaitKind.ValueType  # 3
+    """The job is paused."""
+    WAIT_KIND_NO_AGENT: _WaitKind.ValueType  # 4
+    """No agent takes such work."""
+    WAIT_KIND_AGENTS_BUSY: _WaitKind.ValueType  # 5
+    """All slots of the agents that could are taken."""
+    WAIT_KIND_TO_BE_OFFERED: _WaitKind.ValueType  # 6
+    """It is offered with the next batch."""
+    WAIT_KIND_OFFERED: _WaitKind.ValueType  # 7
+    """An agent was told and has not said that it has started."""
+    WAIT_KIND_AT_WORK: _WaitKind.ValueType  # 8
+    """An agent works on it."""
+    WAIT_KIND_RETRY_WAIT: _WaitKind.ValueType  # 9
+    """It waits for its next attempt."""
+    WAIT_KIND_FENCE: _WaitKind.ValueType  # 10
+    """An earlier attempt may still act."""
+    WAIT_KIND_NEEDS: _WaitKind.ValueType  # 11
+    """It waits for the steps that it needs."""
+    WAIT_KIND_UNDO_ORDER: _WaitKind.ValueType  # 12
+    """It is undone after other steps."""
+    WAIT_KIND_SETTLING: _WaitKind.ValueType  # 13
+    """The job is to be undone, once no attempt can act any more."""
+    WAIT_KIND_UNDER_WAY: _WaitKind.ValueType  # 14
+    """The server is at it."""
+    WAIT_KIND_BREAKER: _WaitKind.ValueType  # 15
+    """The breaker of the action is not closed."""
+    WAIT_KIND_BRAKE: _WaitKind.ValueType  # 16
+    """The brake holds what the supervisor would do."""
+    WAIT_KIND_OVERDUE: _WaitKind.ValueType  # 17
+    """Its time is over, and nobody has acted on that."""
+    WAIT_KIND_STUCK: _WaitKind.ValueType  # 18
+    """Nothing will ever move the job."""
+    WAIT_KIND_NO_LEADER: _WaitKind.ValueType  # 19
+    """No node leads."""
+    WAIT_KIND_DISK_LOW: _WaitKind.ValueType  # 20
+    """The disk is nearly full."""
+    WAIT_KIND_SUPERVISION: _WaitKind.ValueType  # 21
+    """The supervisor gives no sign of life."""
+
+class WaitKind(_WaitKind, metaclass=_WaitKindEnumTypeWrapper):
+    """Kinds of reasons why something does not move."""
+
+WAIT_KIND_UNSPECIFIED: WaitKind.ValueType  # 0
+"""None was given."""
+WAIT_KIND_ENDED: WaitKind.ValueType  # 1
+"""The job has ended."""
+WAIT_KIND_PERSON: WaitKind.ValueType  # 2
+"""A person has to decide."""
+WAIT_KIND_PAUSED: WaitKind.ValueType  # 3
+"""The job is paused."""
+WAIT_KIND_NO_AGENT: WaitKind.ValueType  # 4
+"""No agent takes such work."""
+WAIT_KIND_AGENTS_BUSY: WaitKind.ValueType  # 5
+"""All slots of the agents that could are taken."""
+WAIT_KIND_TO_BE_OFFERED: WaitKind.ValueType  # 6
+"""It is offered with the next batch."""
+WAIT_KIND_OFFERED: WaitKind.ValueType  # 7
+"""An agent was told and has not said that it has started."""
+WAIT_KIND_AT_WORK: WaitKind.ValueType  # 8
+"""An agent works on it."""
+WAIT_KIND_RETRY_WAIT: WaitKind.ValueType  # 9
+"""It waits for its next attempt."""
+WAIT_KIND_FENCE: WaitKind.ValueType  # 10
+"""An earlier attempt may still act."""
+WAIT_KIND_NEEDS: WaitKind.ValueType  # 11
+"""It waits for the steps that it needs."""
+WAIT_KIND_UNDO_ORDER: WaitKind.ValueType  # 12
+"""It is undone after other steps."""
+WAIT_KIND_SETTLING: WaitKind.ValueType  # 13
+"""The job is to be undone, once no attempt can act any more."""
+WAIT_KIND_UNDER_WAY: WaitKind.ValueType  # 14
+"""The server is at it."""
+WAIT_KIND_BREAKER: WaitKind.ValueType  # 15
+"""The breaker of the action is not closed."""
+WAIT_KIND_BRAKE: WaitKind.ValueType  # 16
+"""The brake holds what the supervisor would do."""
+WAIT_KIND_OVERDUE: WaitKind.ValueType  # 17
+"""Its time is over, and nobody has acted on that."""
+WAIT_KIND_STUCK: WaitKind.ValueType  # 18
+"""Nothing will ever move the job."""
+WAIT_KIND_NO_LEADER: WaitKind.ValueType  # 19
+"""No node leads."""
+WAIT_KIND_DISK_LOW: WaitKind.ValueType  # 20
+"""The disk is nearly full."""
+WAIT_KIND_SUPERVISION: WaitKind.ValueType  # 21
+"""The supervisor gives no sign of life."""
+Global___WaitKind: _TypeAlias = WaitKind  # noqa: Y015
 
 @_typing.final
 class JobSubmission(_message.Message):
@@ -966,3 +1067,149 @@ class GetJobHistoryResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetJobHistoryResponse: _TypeAlias = GetJobHistoryResponse  # noqa: Y015
+
+@_typing.final
+class ExplainJobRequest(_message.Message):
+    """Asks why a job does not move."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    CONSISTENCY_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """Its id."""
+    consistency: _common_pb2.Consistency.ValueType
+    """How fresh the answer must be."""
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        consistency: _common_pb2.Consistency.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consistency", b"consistency", "job_id", b"job_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainJobRequest: _TypeAlias = ExplainJobRequest  # noqa: Y015
+
+@_typing.final
+class ExplainJobResponse(_message.Message):
+    """Why a job does not move, or how it ended."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    SUMMARY_FIELD_NUMBER: _builtins.int
+    REASONS_FIELD_NUMBER: _builtins.int
+    STALENESS_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """Its id."""
+    state: _common_pb2.JobState.ValueType
+    """The state that it is in."""
+    summary: _builtins.str
+    """The first reason in one sentence, and how many more there are."""
+    @_builtins.property
+    def reasons(self) -> _containers.RepeatedCompositeFieldContainer[Global___WaitReason]:
+        """All of them, what a person must see first in front; at most 50, and steps that wait for the same are one."""
+
+    @_builtins.property
+    def staleness(self) -> _duration_pb2.Duration:
+        """How old the rows may be. Absent: as new as everything that was acknowledged."""
+
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        state: _common_pb2.JobState.ValueType = ...,
+        summary: _builtins.str = ...,
+        reasons: _abc.Iterable[Global___WaitReason] | None = ...,
+        staleness: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["staleness", b"staleness"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "reasons", b"reasons", "staleness", b"staleness", "state", b"state", "summary", b"summary"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainJobResponse: _TypeAlias = ExplainJobResponse  # noqa: Y015
+
+@_typing.final
+class WaitReason(_message.Message):
+    """Why something does not move, and what unblocks it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class EvidenceEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    KIND_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    FIX_FIELD_NUMBER: _builtins.int
+    STEP_IDS_FIELD_NUMBER: _builtins.int
+    STEPS_TOTAL_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    EVIDENCE_FIELD_NUMBER: _builtins.int
+    CAUSES_FIELD_NUMBER: _builtins.int
+    kind: Global___WaitKind.ValueType
+    """What kind of reason it is."""
+    text: _builtins.str
+    """What holds it up, in words."""
+    fix: _builtins.str
+    """A command or an act that unblocks it. Empty: it ends by itself, or its causes say more."""
+    steps_total: _builtins.int
+    """How many steps those are."""
+    @_builtins.property
+    def step_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The steps that it holds up, the first of them. Empty: the job as a whole."""
+
+    @_builtins.property
+    def at(self) -> _timestamp_pb2.Timestamp:
+        """When it ends by itself at the latest. Absent: never by itself."""
+
+    @_builtins.property
+    def evidence(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """What it was told from, such as slots and how many of them are taken."""
+
+    @_builtins.property
+    def causes(self) -> _containers.RepeatedCompositeFieldContainer[Global___WaitReason]:
+        """What is behind it."""
+
+    def __init__(
+        self,
+        *,
+        kind: Global___WaitKind.ValueType = ...,
+        text: _builtins.str = ...,
+        fix: _builtins.str = ...,
+        step_ids: _abc.Iterable[_builtins.str] | None = ...,
+        steps_total: _builtins.int = ...,
+        at: _timestamp_pb2.Timestamp | None = ...,
+        evidence: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        causes: _abc.Iterable[Global___WaitReason] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["at", b"at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "causes", b"causes", "evidence", b"evidence", "fix", b"fix", "kind", b"kind", "step_ids", b"step_ids", "steps_total", b"steps_total", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WaitReason: _TypeAlias = WaitReason  # noqa: Y015

@@ -90,6 +90,11 @@ class JobServiceStub(object):
                 request_serializer=stepward_dot_v1_dot_job__service__pb2.GetJobHistoryRequest.SerializeToString,
                 response_deserializer=stepward_dot_v1_dot_job__service__pb2.GetJobHistoryResponse.FromString,
                 _registered_method=True)
+        self.ExplainJob = channel.unary_unary(
+                '/stepward.v1.JobService/ExplainJob',
+                request_serializer=stepward_dot_v1_dot_job__service__pb2.ExplainJobRequest.SerializeToString,
+                response_deserializer=stepward_dot_v1_dot_job__service__pb2.ExplainJobResponse.FromString,
+                _registered_method=True)
 
 
 class JobServiceServicer(object):
@@ -186,6 +191,15 @@ class JobServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ExplainJob(self, request, context):
+        """Called by anyone who wonders why a job does not move. Reads why, as a tree of reasons with what unblocks each. May be
+        repeated. While nobody leads, that is the first reason, and the others are those of the rows of the node that
+        answers. Fails with JOB_NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_JobServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -243,6 +257,11 @@ def add_JobServiceServicer_to_server(servicer, server):
                     servicer.GetJobHistory,
                     request_deserializer=stepward_dot_v1_dot_job__service__pb2.GetJobHistoryRequest.FromString,
                     response_serializer=stepward_dot_v1_dot_job__service__pb2.GetJobHistoryResponse.SerializeToString,
+            ),
+            'ExplainJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExplainJob,
+                    request_deserializer=stepward_dot_v1_dot_job__service__pb2.ExplainJobRequest.FromString,
+                    response_serializer=stepward_dot_v1_dot_job__service__pb2.ExplainJobResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -543,6 +562,33 @@ class JobService(object):
             '/stepward.v1.JobService/GetJobHistory',
             stepward_dot_v1_dot_job__service__pb2.GetJobHistoryRequest.SerializeToString,
             stepward_dot_v1_dot_job__service__pb2.GetJobHistoryResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExplainJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stepward.v1.JobService/ExplainJob',
+            stepward_dot_v1_dot_job__service__pb2.ExplainJobRequest.SerializeToString,
+            stepward_dot_v1_dot_job__service__pb2.ExplainJobResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -77,6 +77,11 @@ class JobServiceStub:
     """
     GetJobHistory: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.GetJobHistoryRequest, _job_service_pb2.GetJobHistoryResponse]
     """Called by anyone. Reads what happened to a job, oldest first. May be repeated. Fails with JOB_NOT_FOUND."""
+    ExplainJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.ExplainJobRequest, _job_service_pb2.ExplainJobResponse]
+    """Called by anyone who wonders why a job does not move. Reads why, as a tree of reasons with what unblocks each. May be
+    repeated. While nobody leads, that is the first reason, and the others are those of the rows of the node that
+    answers. Fails with JOB_NOT_FOUND.
+    """
 
 @_typing.type_check_only
 class JobServiceAsyncStub(JobServiceStub):
@@ -127,6 +132,11 @@ class JobServiceAsyncStub(JobServiceStub):
     """
     GetJobHistory: _aio.UnaryUnaryMultiCallable[_job_service_pb2.GetJobHistoryRequest, _job_service_pb2.GetJobHistoryResponse]  # type: ignore[assignment]
     """Called by anyone. Reads what happened to a job, oldest first. May be repeated. Fails with JOB_NOT_FOUND."""
+    ExplainJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.ExplainJobRequest, _job_service_pb2.ExplainJobResponse]  # type: ignore[assignment]
+    """Called by anyone who wonders why a job does not move. Reads why, as a tree of reasons with what unblocks each. May be
+    repeated. While nobody leads, that is the first reason, and the others are those of the rows of the node that
+    answers. Fails with JOB_NOT_FOUND.
+    """
 
 class JobServiceServicer(metaclass=_abc_1.ABCMeta):
     """Runs jobs."""
@@ -240,5 +250,16 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_job_service_pb2.GetJobHistoryResponse, _abc.Awaitable[_job_service_pb2.GetJobHistoryResponse]]:
         """Called by anyone. Reads what happened to a job, oldest first. May be repeated. Fails with JOB_NOT_FOUND."""
+
+    @_abc_1.abstractmethod
+    def ExplainJob(
+        self,
+        request: _job_service_pb2.ExplainJobRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_job_service_pb2.ExplainJobResponse, _abc.Awaitable[_job_service_pb2.ExplainJobResponse]]:
+        """Called by anyone who wonders why a job does not move. Reads why, as a tree of reasons with what unblocks each. May be
+        repeated. While nobody leads, that is the first reason, and the others are those of the rows of the node that
+        answers. Fails with JOB_NOT_FOUND.
+        """
 
 def add_JobServiceServicer_to_server(servicer: JobServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

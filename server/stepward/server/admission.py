@@ -176,14 +176,22 @@ class Admission:
         spread_ms = min(wait_ms, most) * self._rng.uniform(1 - _JITTER, 1 + _JITTER)
         return int(min(max(spread_ms, least), most))
 
-    def _require_room_on_disk(self) -> None:
-        """Refuse new work while the disk is nearly full: what is left is for jobs that exist."""
+    def want_of_disk(self) -> str:
+        """Why new work is refused: the disk is nearly full, and what is left is for jobs that exist; empty: it is not.
+
+        Asked again at most so often.
+        """
         now_ms, least = self._clock.steady_ms(), self._config.free_bytes_for_submissions_min
         if now_ms - self._free_bytes_asked_ms >= _FREE_BYTES_AGE_MS:
             self._free_bytes_asked_ms = now_ms
             self._disk_has_room = self._free_bytes() >= least
-        if not self._disk_has_room:
+        if self._disk_has_room:
+            return ""
+        room = f"{least / 2**20:g} MiB"
+        return f"less than {room} of disk are free; running jobs go on, and new ones are refused: free some"
+
+    def _require_room_on_disk(self) -> None:
+        text = self.want_of_disk()
+        if text:
             self._counters.shed_for(Reason.DISK_FULL.value)
-            room = f"{least / 2**20:g} MiB"
-            text = f"less than {room} of disk are free; running jobs go on, and new ones are refused: free some"
             raise Refused(Rejection(Reason.DISK_FULL, text, retry_after_ms=_FREE_BYTES_AGE_MS))

@@ -109,6 +109,10 @@ class Gateway:
         """
         self._admission.require_room(namespace, jobs * _COMMAND_BYTES + payload_bytes, jobs=jobs)
 
+    def want_of_disk(self) -> str:
+        """Why this node would refuse new work for want of disk; empty: it would not."""
+        return self._admission.want_of_disk()
+
     async def submit_all(self, submissions: AsyncIterable[SubmitJob | Rejection]) -> list[JobSubmitted | Rejection]:
         """Have many jobs stored, each granted or refused on its own; those refused before stay where they are."""
         waiting: list[asyncio.Future[Answer] | Rejection] = []

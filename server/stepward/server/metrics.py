@@ -277,6 +277,13 @@ SUPERVISION: Final = (
     ),
     gauge("brake_on", "1 while the brake holds remedies back.", lambda v: v.findings.brake.on is not None),
     gauge("brake_held", "Remedies that it held back at the last sign of life.", lambda v: v.findings.held),
+    Metric(
+        "breaker_open",
+        "gauge",
+        "1 for each action that is not offered, or as a probe only, since it failed so often.",
+        lambda v: [((one.namespace, one.queue, one.action), 1) for one in v.findings.breakers],
+        ("namespace", "queue", "action"),
+    ),
     gauge("incidents_open", "Incidents that wait for a person.", lambda v: v.findings.incidents_open),
     gauge(
         "detection_latency_max_seconds",

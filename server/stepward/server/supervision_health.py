@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import Struct
 
-from stepward.server.core import brake, counts, epoch_rows, epochs, incidents, keys, ledger, rows
+from stepward.server.core import brake, breakers, counts, epoch_rows, epochs, incidents, keys, ledger, rows
 from stepward.server.core.brake import Standing
 from stepward.server.core.clocks import LED_STEP_MS_MAX
 from stepward.server.core.due import Due, look
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 # A beat comes every second. Without one for so long others are told; for so long nobody looks after what hangs.
 WARNING_MS: Final = epochs.SILENCE_MS_MAX
 CRITICAL_MS: Final = 8_000
+# Breakers that a status tells of; more are as bad.
+BREAKERS_TOLD_MAX: Final = 100
 
 
 class Health(IntEnum):
@@ -50,6 +53,7 @@ class Findings(Struct, frozen=True):
     incidents_open: int = 0
     brake: Standing = Standing(None, 0)
     held: int = 0
+    breakers: tuple[breakers.Standing, ...] = ()
 
 
 def find(reader: Reading, *, since_head_ms: int, limits: Limits) -> Findings:
@@ -72,6 +76,7 @@ def find(reader: Reading, *, since_head_ms: int, limits: Limits) -> Findings:
         incidents_open=incidents.counts(reader).open,
         brake=brake.standing(reader, led_ms=led_ms, limits=limits),
         held=beat.held if isinstance(beat, rows.Beat) else 0,
+        breakers=tuple(islice(breakers.standing(reader, led_ms=led_ms), BREAKERS_TOLD_MAX)),
     )
 
 
@@ -102,5 +107,9 @@ def judge(findings: Findings, *, silent_ms: int, leaderless_ms: int) -> Verdict:
         )
     if findings.brake.on is not None:
         warnings.append(f"the brake holds back {findings.held} remedies: {findings.brake.on.reason}")
+    if findings.breakers:
+        first, more = findings.breakers[0], len(findings.breakers) - 1
+        others = f" and {more} more" if more else ""
+        warnings.append(f"the breaker of action {first.action!r}{others} is open: {first.reason}")
     reason = "; ".join((*critical, *warnings))
     return Verdict(Health.CRITICAL if critical else Health.WARNING if warnings else Health.WELL, reason)

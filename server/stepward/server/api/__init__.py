@@ -5,7 +5,7 @@ Reading order:
 1. `errors`: the one table from reasons to gRPC codes and details.
 2. `validate` and `convert`: from the contract's messages to the core's values, and back.
 3. `lookup`, `pages`, `slices`, `waits`: what several services need.
-4. `jobs`, with `job_steps`, `job_lists`, `history` and `watch`; `operator`, `definitions`, `agents`,
+4. `jobs`, with `job_steps`, `job_lists`, `history`, `explaining` and `watch`; `operator`, `definitions`, `agents`,
    `cluster`: the services. `supervision`, with `incident_lists`, `resolving` and `supervision_messages`.
 
 A service refuses by raising `core.rejections.Refused`; the shell around every call (`stepward.server.interceptor`)

@@ -21,6 +21,7 @@ from stepward.v1 import cluster_service_pb2
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from stepward.server.core.breakers import Standing
     from stepward.server.logbook.identity import Identity
     from stepward.server.logbook.outbox import Follower
     from stepward.server.operating import Operating
@@ -162,6 +163,7 @@ class ClusterService:
         if self._vitals.beat_age_ms is not None:
             message.beat_age.FromMilliseconds(self._vitals.beat_age_ms)
         message.brake.CopyFrom(self._brake(findings))
+        message.breakers.extend(map(_breaker, findings.breakers))
         if findings.due.overdue:
             message.oldest_overdue.FromMilliseconds(findings.due.oldest_ms)
         if isinstance(beat, rows.Beat):
@@ -193,3 +195,18 @@ class ClusterService:
         if self._shard.standing.quarantined:
             return cluster_service_pb2.NODE_STATE_QUARANTINED
         return cluster_service_pb2.NODE_STATE_SERVING
+
+
+def _breaker(standing: Standing) -> cluster_service_pb2.BreakerStatus:
+    """A breaker that is not closed."""
+    message = cluster_service_pb2.BreakerStatus(
+        namespace=standing.namespace,
+        queue=standing.queue,
+        action=standing.action,
+        state=cluster_service_pb2.BREAKER_STATE_HALF_OPEN,
+        reason=standing.reason,
+    )
+    if standing.probes_in_ms:
+        message.state = cluster_service_pb2.BREAKER_STATE_OPEN
+        message.probes_in.FromMilliseconds(standing.probes_in_ms)
+    return message

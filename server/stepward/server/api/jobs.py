@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from stepward.server.api import convert, history, job_steps, lookup, pages, validate
+from stepward.server.api import convert, explaining, history, job_steps, lookup, pages, validate
 from stepward.server.api.job_lists import JobLists
 from stepward.server.api.waits import seconds_left
 from stepward.server.core import canonical, views
@@ -196,6 +196,12 @@ class JobService:
             next_page_token=pages.token(filters, "" if page.next is None else page.next.text()),
             started_at=convert.timestamp(page.submitted_wall_ms),
         )
+
+    async def explain_job(
+        self, request: job_service_pb2.ExplainJobRequest, context: Any
+    ) -> job_service_pb2.ExplainJobResponse:
+        """See the contract."""
+        return await explaining.explain_job(self._gateway, self._limits, request)
 
     def _view(self, reader: Reading, job_id: str, *, with_steps: bool) -> JobView:
         return lookup.job_view(reader, job_id, self._limits, with_steps=with_steps)

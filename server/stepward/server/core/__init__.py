@@ -23,6 +23,7 @@ Nothing here reads a clock, draws a random number by itself, or does I/O. Readin
 12. `definition_source`, `definition`, `definition_rules`, `definition_order`, `graph`, `ordinals`, `canonical`:
    definitions, and equality; `latencies`: how soon trouble is noticed.
 13. `template`, `mapping`, `json_text`, `inputs`: payloads that are put together from others.
-14. `views`, `remainders`, `lists`, `incident_lists`, `due`: what readers see.
+14. `views`, `remainders`, `lists`, `incident_lists`, `due`: what readers see. `explaining`, `crews`, `explain`: why a
+   job does not move.
 15. `invariants`, `wide_jobs`: what must hold of the rows, for tests.
 """

@@ -108,6 +108,13 @@ class Limits(Struct, frozen=True):
     breaker_successes: int = 3
     # Why it opened, with what the last attempt said.
     breaker_reason_bytes_max: int = 512
+    # What is looked at to explain why a job does not move, some 20 ms, and told: steps that have begun, open sessions,
+    # reasons, and names in each. The supervisor beats once a second.
+    explain_steps_max: int = 2_000
+    explain_sessions_max: int = 2_000
+    explain_reasons_max: int = 50
+    explain_names_max: int = 5
+    explain_beat_age_ms: int = 3_000
     # Attempts that one step may have that are not confirmed stopped.
     lingering_max: int = 100
     # How long a remedy is told of in the ledger, on log time, and how many are kept, some 300 bytes each: so a bad day

@@ -94,7 +94,8 @@ def _judge_queues(batch: Batch, brake: Brake, subjects_max: int) -> list[int]:
     kept = {queue: len(_due(batch, queue, share)) for queue in keys.TIMER_QUEUES}
     late_ms: list[int] = []
     for queue in _in_turn(batch, brake, kept):
-        del kept[queue]
+        if not kept.pop(queue) and not batch.draft.writes:
+            continue
         room = subjects_max - len(late_ms) - sum(kept.values())
         late_ms += _judge_due(batch, queue, brake, room, writes_max)
         writes_max = max(writes_max, batch.draft.writes + writes_more)
@@ -187,18 +188,34 @@ class _Left(NamedTuple):
 
 
 def _what_is_left(batch: Batch, brake: Brake, counted_max: int) -> _Left:
-    overdue = {queue: len(_due(batch, queue, counted_max)) for queue in keys.TIMER_QUEUES}
     held_duties = (Duty.LEASE, Duty.JUDGE) if brake.is_locked else () if brake.lets_through else (Duty.JUDGE,)
-    held = sum(n for (_, duty), n in overdue.items() if duty in held_duties)
-    return _Left(sum(overdue.values()), held, _next_due(batch, Clock.LED), _next_due(batch, Clock.LOG))
+    overdue = held = 0
+    next_ms: dict[Clock, int | None] = {Clock.LED: None, Clock.LOG: None}
+    for clock, duty in keys.TIMER_QUEUES:
+        count, first_ms = _due_and_next(batch, (clock, duty), counted_max)
+        overdue += count
+        if duty in held_duties:
+            held += count
+        known_ms = next_ms[clock]
+        if first_ms is not None:
+            next_ms[clock] = first_ms if known_ms is None else min(known_ms, first_ms)
+    return _Left(overdue, held, next_ms[Clock.LED], next_ms[Clock.LOG])
 
 
-def _next_due(batch: Batch, clock: Clock) -> int | None:
-    """The first instant that is still to come at which a timer of this clock falls due."""
-    from_ms = _now_ms(batch, clock) + 1
-    queues = [queue for queue in keys.TIMER_QUEUES if queue[0] is clock]
-    found = [next(batch.draft.keys(keys.timers(*q), after=keys.timers_from(*q, from_ms)), None) for q in queues]
-    return min((keys.parse_timer(key)[0] for key in found if key is not None), default=None)
+def _due_and_next(batch: Batch, queue: Queue, counted_max: int) -> tuple[int, int | None]:
+    """How many timers of a queue are due, up to a bound, and the first instant to come at which one falls due."""
+    now_ms, prefix, count = _now_ms(batch, queue[0]), keys.timers(*queue), 0
+    for key in batch.draft.keys(prefix):
+        at_ms = keys.parse_timer(key)[0]
+        if at_ms > now_ms:
+            return count, at_ms
+        count += 1
+        if count == counted_max:
+            break
+    else:
+        return count, None
+    behind = next(batch.draft.keys(prefix, after=keys.timers_from(*queue, now_ms + 1)), None)
+    return count, None if behind is None else keys.parse_timer(behind)[0]
 
 
 def _last_beat(batch: Batch) -> rows.Beat:
