@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stepward.server.core import breakers, invariants, keys
-from stepward.server.core.breaker_rows import Breaker
+from stepward.server.core.breaker_rows import Breaker, Outcomes
 from stepward.server.core.commands import AttemptEvent, Failed, Started, Stopped, Sweep, TerminateJob, Unknown
 from stepward.server.core.limits import Limits
 from stepward.server.core.rows import DefinitionBody, RetrySpec
@@ -217,6 +217,39 @@ def test_a_probe_that_tells_nothing_makes_room_for_another() -> None:
 
     assert states(world)[1] == "OFFERED"
     assert is_open(world)
+
+
+@pytest.mark.parametrize("needed", [False, True])
+def test_a_window_without_a_bad_probe_closes_it(needed: bool) -> None:
+    """Nobody needs the action any more, or a probe takes hours: neither holds it, and its warning, for ever."""
+    world = world_of(slots=10)
+    play(world, DOWN, 20)
+    if needed:
+        step = step_spec("pay", retry=RETRY, undo=False, start_to_close_ms=3_600_000)
+        world.define(DefinitionBody("long", (step,), b"", b""))
+        for number in range(5):
+            world.submit(f"pay-{number}", "long")
+        at(world, 30_000)
+        world.report("agent-0", "pay-0", "pay", Started())
+    at(world, 89_500)
+    assert is_open(world)
+    at(world, 91_000)
+
+    assert row_of(world) is None
+    if needed:
+        assert states(world) == ["RUNNING"] + ["OFFERED"] * 4
+
+
+def test_all_that_have_nothing_to_say_are_forgotten() -> None:
+    """However many there are that have."""
+    world = world_of()
+    for number in range(150):
+        world.put(keys.breaker("default", "q", f"a{number:03}"), Breaker((Outcomes(0, 0, 1),)))
+    world.put(keys.breaker("default", "q", "z"), Breaker((Outcomes(-120_000, 0, 1),)))
+    world.one(Sweep(500))
+
+    assert row_of(world, "z") is None
+    assert world.reader.count(keys.BREAKER) == 150
 
 
 def test_what_was_at_work_when_it_opened_neither_closes_nor_prolongs_it() -> None:

@@ -1,8 +1,8 @@
 """Circuit breakers: an action whose attempts go wrong again and again is not offered for a while.
 
 One for each action on a queue. It opens when too many of its outcomes within a window were bad; it stays open for a
-time; then one probe at a time is let through, and a few that end well close it. So a service that is down is not
-called by the retries of every job, and no job uses up its attempts on it.
+time; then one probe at a time is let through, and a few that end well close it, or a window in which none ends badly.
+So a service that is down is not called by the retries of every job, and no job uses up its attempts on it.
 
 Bad is what may pass by itself: a failure that may be tried again, a timeout, an outcome that nobody knows. A failure
 that is final is an answer, so it counts as good: the service works. Of a lost session one outcome counts for each
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 # Parts of the window: an outcome counts for at least five of six of it.
 _PARTS: Final = 6
-# Breakers that one beat looks at, to forget those that have nothing to say any more.
-_FORGET_MAX: Final = 100
 # An agent was stopped, or forgot: that says nothing about the action.
 _OF_THE_AGENT: Final = frozenset({"STOPPED", "INTERRUPTED", "NOT_HELD"})
 
@@ -146,11 +144,20 @@ def offered(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
 
 
 def forget(batch: Batch) -> None:
-    """Delete closed breakers that have counted nothing bad for a window. Called with a beat, so it costs no batch."""
+    """Delete what has nothing to say any more. Called with a beat, so it costs no batch.
+
+    That is a closed one that has counted nothing bad for a window, and one that was half open for a window in which no
+    probe ended badly: perhaps nobody needs the action any more, and it would warn of that for ever; or an attempt takes
+    hours, and one after the other would be days. What comes then is counted anew.
+    """
     since_led_ms = batch.moment.led_ms - batch.limits.breaker_window_ms
-    for key in list(islice(batch.draft.keys(keys.BREAKER), _FORGET_MAX)):
+    for key in list(batch.draft.keys(keys.BREAKER)):
         row = batch.draft.require(key, Breaker)
-        if not row.until_led_ms and not any(part.bad for part in row.outcomes if part.from_led_ms > since_led_ms):
+        if row.until_led_ms:
+            is_over = row.until_led_ms <= since_led_ms
+        else:
+            is_over = not any(part.bad for part in row.outcomes if part.from_led_ms > since_led_ms)
+        if is_over:
             batch.draft.delete(key)
 
 

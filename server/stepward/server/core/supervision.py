@@ -114,9 +114,12 @@ def _in_turn(batch: Batch, brake: Brake, due: dict[Queue, int]) -> list[Queue]:
 def _judge_due(batch: Batch, queue: Queue, brake: Brake, subjects_max: int, writes_max: int) -> list[int]:
     """Judge what is due in one queue, until the batch has more than so many row changes. How late each was (ms).
 
-    What the brake has held was noticed in time, and counts as not late.
+    What the brake has held was noticed in time, and counts as not late; nor could anybody notice what fell due on log
+    time before this leadership began.
     """
     due, late_ms = _due(batch, queue, subjects_max), list[int]()
+    opened = batch.draft.read(keys.EPOCH, epoch_rows.Epoch) if due and queue[0] is Clock.LOG else None
+    since_ms = 0 if opened is None else opened.log_ms
     was_held = bool(due) and queue[1] is Duty.JUDGE and _last_beat(batch).held > 0
     if queue[1] is Duty.LEASE:
         # Those that are lost are looked at together, before anything is done about the first of them.
@@ -127,7 +130,7 @@ def _judge_due(batch: Batch, queue: Queue, brake: Brake, subjects_max: int, writ
         if batch.draft.writes > writes_max:
             batch.unfinished = True
             break
-        late_ms.append(0 if was_held else _now_ms(batch, queue[0]) - keys.parse_timer(key)[0])
+        late_ms.append(0 if was_held else _now_ms(batch, queue[0]) - max(since_ms, keys.parse_timer(key)[0]))
         savepoint, taken = batch.draft.savepoint(), brake.savepoint()
         try:
             _judge(batch, key, brake)
