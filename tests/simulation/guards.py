@@ -74,6 +74,13 @@ OTHERS: Final[dict[str, tuple[Patch, ...]]] = {
     "rows of a leader are as new as its lease": (
         Patch(f"{_READERS}.stepped", "min(now_ms, standing.lease_until_ms)", "now_ms"),
     ),
+    "a remedy is written down once": (
+        Patch(
+            "stepward.server.core.remediation:record",
+            "rule = decision.rule.name",
+            "rule = decision.rule.name; ledger.record(batch, job_id, ordinal, decision.trouble, remedy, rule=rule)",
+        ),
+    ),
     "an old token changes nothing": (
         Patch(
             "stepward.server.core.reports:_report",
@@ -102,6 +109,7 @@ SEEN: Final[dict[str, int]] = {
     "a pause counts for log time only": 2,
     "lease (a): acknowledged only while it is recorded": 10,
     "lease (c): ended only when its agent knows": 30,
+    "a remedy is written down once": 2,
     "an old token changes nothing": 30,
     "who answers is not gone": 30,
     "rows are as old as the question about them": 60,

@@ -11,6 +11,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stepward.server.core import invariants, keys, rows
+from stepward.server.core.ledger_rows import LedgerEntry
+from stepward.server.core.parts import By, Part, Remedy
 from stepward.server.core.rejections import Reason, Rejection
 from stepward.server.core.rows import Session
 from tests.simulation.clocks import DRIFT_MAX, WALL_ERROR_MS
@@ -87,6 +89,9 @@ class Oracle:
         self.walls_jumped = False
         self._tokens: dict[tuple[str, int], int] = {}
         self._ending: set[str] = set()
+        # How many remedies there were, and the one of each attempt.
+        self._remedies = 0
+        self._remedied: dict[tuple[str, int, Part | None, int], LedgerEntry] = {}
         # The true time, and where agents stand, by session: set by the world.
         self.elapsed_ms: Callable[[], int] = lambda: 1 << 62
         self.lease_runs: Callable[[str], bool] = lambda _session_id: False
@@ -151,6 +156,10 @@ class Oracle:
                 assert isinstance(row, Session)
                 if row.ending:
                     self._see_end(key[1:].decode())
+            elif key[:1] == keys.LEDGER:
+                row = keys.decode_row(key, value)
+                assert isinstance(row, LedgerEntry)
+                self._see_remedy(row)
         for key in applied.deletes:
             if key[:1] == keys.SESSION:
                 self._see_end(key[1:].decode())
@@ -175,6 +184,23 @@ class Oracle:
             self.red("token", f"{session_id} is given {job_id}/{ordinal} with {token} after {newest}")
         self._tokens[job_id, ordinal] = token
         self.counts["assignments"] += 1
+
+    def _see_remedy(self, entry: LedgerEntry) -> None:
+        """However many nodes believe that they lead, each trouble of an attempt is remedied once, and none is left out.
+
+        What is done about an offer without an answer ends nothing, and what people decide is theirs.
+        """
+        self._remedies += 1
+        if entry.serial != self._remedies:
+            self.red("ledger", f"{entry.serial} follows {self._remedies - 1}: {entry}")
+        if entry.by is By.PERSON or entry.remedy in (Remedy.RESEND, Remedy.WITHDRAW):
+            return
+        attempt = (entry.job_id, entry.ordinal, entry.part, entry.evidence.token)
+        before = self._remedied.setdefault(attempt, entry)
+        if before is not entry:
+            self.red("remedied twice", f"{attempt}: {before} and {entry}")
+        self.counts["remedies"] += 1
+        self.counts[f"remedy {entry.trouble.name}"] += 1
 
     def _see_end(self, session_id: str) -> None:
         """The cluster holds a session to be over; its agent must have known that first."""
