@@ -270,7 +270,7 @@ class Judge:
         elif attempt is not None and mine:
             mine = self._judge_words(attempt, mine, decided.moment.led_ms)
         phase = states.phase(step.state)
-        if subject in self._waiting and step.state is not phase.ready:
+        if self._waits_no_more(subject, step, phase):
             since_ms, first_ms, policy = self._waiting.pop(subject)
             mine = self._judge_wait(subject, mine, log_ms, since_ms, first_ms, policy)
         elif mine:
@@ -278,6 +278,13 @@ class Judge:
         if mine:
             self.red("unexplained", f"{[(e.trouble.name, e.remedy.name) for e in mine]} of {subject}, {step}")
         self._note_step(decided, subject, step, phase)
+
+    def _waits_no_more(self, subject: tuple[str, int], step: Step, phase: states.Phase) -> bool:
+        """Whether a part of a step that was ready is not any more; in one batch its undo may have become ready."""
+        if subject not in self._waiting:
+            return False
+        policy = schedules.policy_of(spec_of(self._shard, *subject), phase.part)
+        return step.state is not phase.ready or self._waiting[subject][2] != policy
 
     def _note_step(self, decided: Decided, subject: tuple[str, int], step: Step, phase: states.Phase) -> None:
         job_id, ordinal = subject
