@@ -75,6 +75,12 @@ async def test_follower_with_a_full_disk_stays_and_comes_back(tmp_path: Path) ->
             await until(lambda: "disk is nearly full" in unready(full), seconds_max=LEVEL_S_MAX, what="n3 says so")
             before = await nodes.status("n3")
             await trips(traffic)
+            async with nodes.client("n3", "n1", "n2") as client_of_full:
+                # It is asked first, and sends its callers on at once.
+                traffic.client = client_of_full
+                async with asyncio.timeout(30):
+                    await trips(traffic)
+                traffic.client = client
             more = fill(disk.folder, "more", left_bytes=NEXT_TO_NOTHING)
             await trips(traffic)
             after = await nodes.status("n3")

@@ -116,6 +116,11 @@ async def test_what_cannot_be_done_is_told_and_is_a_conflict(place: Place) -> No
         (("incident", "show", "i0-77"), 3, "there is no incident"),
         (("incident", "resolve", "--retry", "--reason", "x"), 2, "say which incidents are meant"),
         (("incident", "resolve", "i0-1", "--all", "--retry", "--reason", "x"), 2, "and not by both"),
+        (
+            ("incident", "resolve", "i0-1", "--approve", "--fail", "--reason", "x"),
+            2,
+            "--fail and --approve was said; say what is to be done by exactly one of",
+        ),
         (("incident", "resolve", "i0-1", "--reason", "x"), 2, "one of --retry, --skip, --compensate"),
         (("incident", "resolve", "i0-1", "--retry"), 2, "Missing option '--reason'"),
         (("incident", "resolve", "i0-1", "--retry", "--undone", "--reason", "x"), 2, "belong to --skip"),

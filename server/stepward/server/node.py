@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import random
+import sys
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
@@ -327,7 +328,12 @@ class Node:
         )
 
     def _free_bytes_for_new_work(self) -> int:
-        """Of this disk, or on the leader of the fullest one of those that make a majority: it must find room there."""
+        """Of this disk, or on the leader of the fullest one of those that make a majority: it must find room there.
+
+        What comes in by another node is judged by the leader; a node with a full disk does not stop the others.
+        """
+        if self.identity.peers and not self._shard.leads:
+            return sys.maxsize
         majority = self._shard.condition().majority_free_bytes
         return self._free_bytes() if majority is None else min(self._free_bytes(), majority)
 

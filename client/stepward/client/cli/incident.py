@@ -101,11 +101,11 @@ class Deed(NamedTuple):
 
 @incident.command()
 @click.argument("incident_ids", nargs=-1, metavar="[INCIDENT]...")
-@click.option("--retry", "chosen", flag_value="retry", help="Try the step, or its undo, again.")
-@click.option("--skip", "chosen", flag_value="skip", help="Pass over the step, or over its undo.")
-@click.option("--compensate", "chosen", flag_value="compensate", help="Count the step as failed, and undo its job.")
-@click.option("--fail", "chosen", flag_value="fail", help="End the job as it is, and undo nothing more.")
-@click.option("--approve", "chosen", flag_value="approve", help="Do what was proposed.")
+@click.option("--retry", is_flag=True, help="Try the step, or its undo, again.")
+@click.option("--skip", is_flag=True, help="Pass over the step, or over its undo.")
+@click.option("--compensate", is_flag=True, help="Count the step as failed, and undo its job.")
+@click.option("--fail", is_flag=True, help="End the job as it is, and undo nothing more.")
+@click.option("--approve", is_flag=True, help="Do what was proposed.")
 @click.option("--step-output", metavar="JSON", help=STEP_OUTPUT_HELP)
 @click.option("--undone/--not-undone", default=False, help=UNDONE_HELP)
 @click.option("--reason", required=True, help="Why, for the history and the ledger.")
@@ -118,7 +118,6 @@ class Deed(NamedTuple):
 def resolve(
     session: Session,
     incident_ids: tuple[str, ...],
-    chosen: str | None,
     step_output: str | None,
     undone: bool,
     reason: str,
@@ -133,6 +132,7 @@ def resolve(
     Before many are resolved it is told how many those are, and asked whether they are meant. What is opened between the
     answer and the deed is not touched.
     """
+    chosen = [name for name in RESOLUTIONS if said.pop(name)]
     wanted = _wanted(**said)
     filtered = all_ or any(wanted.values())
     deed = _deed(chosen, step_output, undone=undone, reason=reason, actor=actor)
@@ -152,9 +152,12 @@ def resolve(
         return _tell(session, _resolve_matching(client, looked, deed, wanted))
 
 
-def _deed(chosen: str | None, step_output: str | None, *, undone: bool, reason: str, actor: str) -> Deed:
-    if chosen is None:
-        raise click.UsageError(f"say what is to be done: one of {', '.join(f'--{name}' for name in RESOLUTIONS)}")
+def _deed(names: list[str], step_output: str | None, *, undone: bool, reason: str, actor: str) -> Deed:
+    if len(names) != 1:
+        said = " and ".join(f"--{name}" for name in names) or "nothing"
+        choices = ", ".join(f"--{name}" for name in RESOLUTIONS)
+        raise click.UsageError(f"{said} was said; say what is to be done by exactly one of {choices}")
+    (chosen,) = names
     if chosen != "skip" and (undone or step_output is not None):
         raise click.UsageError("--step-output and --undone belong to --skip")
     output = None if step_output is None else read_document(step_output, "--step-output")
