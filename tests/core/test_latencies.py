@@ -59,9 +59,9 @@ def test_a_step_with_every_bound() -> None:
             "a step that nobody takes is noticed within 1 min 1 s of being ready: queue 1 min + sweep 1 s",
         ),
         ("pay", Part.ACTION, T.SCHEDULE_TO_CLOSE): (
-            3_601_000,
-            "a step that does not end, with all its attempts, is noticed within 1 h 1 s of being ready first: "
-            "schedule_to_close 1 h + sweep 1 s",
+            3_611_000,
+            "a step that does not end, with all its attempts, is noticed within 1 h 11 s of being ready first: "
+            "schedule_to_close 1 h + accept deadline 10 s + sweep 1 s",
         ),
         ("pay", Part.ACTION, T.RETRY_TIME): (
             121_000,
@@ -89,6 +89,7 @@ def test_a_lost_agent(ttl_ms: int, lost_ms: int) -> None:
 
     assert latencies.lost_agent_ms(limits) == latencies.beyond_bound_ms(T.LEASE_LOST, limits) == lost_ms
     assert latencies.beyond_bound_ms(T.OFFER_UNANSWERED, limits) == ttl_ms + 1_000
+    assert latencies.beyond_bound_ms(T.SCHEDULE_TO_CLOSE, limits) == ttl_ms + 1_000
     assert latencies.beyond_bound_ms(T.QUEUE_TIME, limits) == 1_000
 
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # The supervisor looks at what is due when it falls due, at latest this much later.
 SWEEP_MS: Final = 1_000
+# While a step is only offered its one timer is the accept deadline, at which this bound is looked at, too.
+_SEEN_AT_ACCEPT_DEADLINE: Final = frozenset({Trouble.OFFER_UNANSWERED, Trouble.SCHEDULE_TO_CLOSE})
 # Promises of one definition that are told: some 200 bytes each. The first steps stand for the others.
 DETECTIONS_MAX: Final = 2_000
 
@@ -48,7 +50,7 @@ def beyond_bound_ms(trouble: Trouble, limits: Limits) -> int:
     """How long after its bound trouble is noticed at latest; of a lost agent, after its last sign of life."""
     if trouble is Trouble.LEASE_LOST:
         return lost_agent_ms(limits)
-    return (limits.accept_deadline_ms if trouble is Trouble.OFFER_UNANSWERED else 0) + SWEEP_MS
+    return (limits.accept_deadline_ms if trouble in _SEEN_AT_ACCEPT_DEADLINE else 0) + SWEEP_MS
 
 
 def detections(body: DefinitionBody, limits: Limits) -> tuple[Detection, ...]:
@@ -74,12 +76,13 @@ def _parts(spec: StepSpec) -> Iterator[tuple[Part, Policy]]:
 
 def _of_part(step_id: str, part: Part, policy: Policy, limits: Limits) -> Iterator[Detection]:
     yield Detection(step_id, part, Trouble.LEASE_LOST, lost_agent_ms(limits), _lost_agent_text(limits))
+    if policy.schedule_to_close_ms:
+        yield _bounded(step_id, part, Trouble.SCHEDULE_TO_CLOSE, policy.schedule_to_close_ms, limits.accept_deadline_ms)
     for trouble, bound_ms in (
         (Trouble.OFFER_UNANSWERED, limits.accept_deadline_ms),
         (Trouble.START_TO_CLOSE, policy.start_to_close_ms),
         (Trouble.HEARTBEAT, policy.heartbeat_ms),
         (Trouble.QUEUE_TIME, policy.queue_ms),
-        (Trouble.SCHEDULE_TO_CLOSE, policy.schedule_to_close_ms),
         (Trouble.RETRY_TIME, policy.retry.time_ms_max),
     ):
         if bound_ms:
@@ -102,10 +105,14 @@ _TEXTS: Final = {
 }
 
 
-def _bounded(step_id: str, part: Part | None, trouble: Trouble, bound_ms: int) -> Detection:
-    within_ms = bound_ms + SWEEP_MS
+def _bounded(
+    step_id: str, part: Part | None, trouble: Trouble, bound_ms: int, accept_deadline_ms: int = 0
+) -> Detection:
+    """`accept_deadline_ms`: of an offer that was made before the bound, which is looked at only then. 0: it is not."""
+    within_ms = bound_ms + accept_deadline_ms + SWEEP_MS
     what, since, name = _TEXTS[trouble]
-    made_of = f"{name} {in_words(bound_ms)} + sweep {in_words(SWEEP_MS)}"
+    offered = f"accept deadline {in_words(accept_deadline_ms)} + " if accept_deadline_ms else ""
+    made_of = f"{name} {in_words(bound_ms)} + {offered}sweep {in_words(SWEEP_MS)}"
     return Detection(
         step_id, part, trouble, within_ms, f"{what} is noticed within {in_words(within_ms)} of {since}: {made_of}"
     )
