@@ -29,8 +29,17 @@ LEASE_LOSS_S_MAX = 15.0
 class Rig:
     """Processes that share a folder. Use it as a context manager: it ends them all."""
 
-    def __init__(self, folder: Path, *, data: Path | None = None, session_ttl_ms: int = SESSION_TTL_MS) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        data: Path | None = None,
+        session_ttl_ms: int = SESSION_TTL_MS,
+        module: str = "stepward.server",
+    ) -> None:
+        """`module` is what the server runs as."""
         self.folder = folder
+        self._module = module
         self.session_ttl_ms = session_ttl_ms
         self.agents: dict[str, Child] = {}
         self._data = data or folder / "data"
@@ -77,7 +86,7 @@ class Rig:
     def start_server(self) -> None:
         """Start the server, the second time on the same data and port."""
         options = ("--port", self._port, "--session-ttl-ms", str(self.session_ttl_ms))
-        command = [sys.executable, "-m", "stepward.server", "dev", "--data", str(self._data), *options]
+        command = [sys.executable, "-m", self._module, "dev", "--data", str(self._data), *options]
         self._server = Child.start("server", command, folder=self.folder)
         self._port = self._server.address.rpartition(":")[2]
 
