@@ -31,7 +31,7 @@ from stepward.server.core.rows import DefinitionBody
 from stepward.v1 import definition_pb2
 
 EXAMPLES_MAX = 40
-EXAMPLES_MANY = 500
+EXAMPLES_MANY = 150
 
 names = st.from_regex(r"[A-Za-z0-9._-]{1,12}", fullmatch=True)
 # Everything that YAML has an opinion about, and everything else that UTF-8 has a form for.

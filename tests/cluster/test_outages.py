@@ -12,13 +12,10 @@ from tests.cluster.outage_plays import play
 from tests.cluster.outages import Outage, breaches, in_ci
 from tests.repo.sources import ROOT
 
-# The quorum is missed for as long as a leader may be, and a canary for as long as a lease lasts.
-LONG = frozenset({Outage.NO_QUORUM})
-PLAYED = [pytest.param(outage, marks=[pytest.mark.slow] if outage in LONG else []) for outage in in_ci()]
 
-
+@pytest.mark.slow
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("outage", PLAYED)
+@pytest.mark.parametrize("outage", in_ci())
 async def test_outage(outage: Outage, tmp_path: Path) -> None:
     seen = await play(tmp_path, outage)
     print(*seen.told, f"still for {seen.still_s:.1f} s, decided after {seen.decided_s} s", sep="\n")

@@ -34,7 +34,7 @@ def test_kill_while_the_journal_is_compacted_all_the_time(tmp_path: Path, only_s
 @pytest.mark.parametrize("entries", ["4", "64", "4096"])
 @pytest.mark.timeout(600)
 def test_kill_many_times(tmp_path: Path, entries: str, only_seed: int | None) -> None:
-    kill_and_check(tmp_path / "data", rounds=60, arguments=("--journal-entries", entries), seed=only_seed)
+    kill_and_check(tmp_path / "data", rounds=30, arguments=("--journal-entries", entries), seed=only_seed)
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])

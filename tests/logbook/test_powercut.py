@@ -11,7 +11,7 @@ from tests.faults.powercut import PowerCutDisk
 from tests.logbook.counting import Acknowledged, CountingNode, check
 
 CUTS = 10
-CUTS_MANY = 100
+CUTS_MANY = 50
 # How soon a node that does not keep the rule has to show it.
 CUTS_UNTIL_RED_MAX = 30
 

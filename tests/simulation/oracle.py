@@ -116,6 +116,7 @@ class Oracle:
         """A step of a replica is over, and its outbox leaves."""
         self._keep_promise(node_id, standing)
         self.promises[node_id] = Promise(standing.head.sequence, standing.term)
+        followed = self._hashes.get(standing.head.sequence) == standing.head.hash
         self._see_head(node_id, standing)
         if standing.leader_id == node_id and self._leaders.setdefault(standing.term, node_id) != node_id:
             self.red("two leaders", f"{node_id} and {self._leaders[standing.term]} in term {standing.term}")
@@ -125,14 +126,17 @@ class Oracle:
                 self.red("two epochs", f"{node_id} and {self._epochs[standing.epoch]} lead epoch {standing.epoch}")
             if opened:
                 self.counts["epochs"] += 1
-                self._see_epoch(node_id, standing)
+                self._see_epoch(node_id, standing, followed=followed)
 
-    def _see_epoch(self, node_id: str, standing: Standing) -> None:
-        """A new epoch stands on everything that was acknowledged. One that comes to light late has nothing to show."""
+    def _see_epoch(self, node_id: str, standing: Standing, *, followed: bool) -> None:
+        """A new epoch stands on everything that was acknowledged. One that comes to light late has nothing to show.
+
+        Its first batch may be `followed`, and an answer stand on it, before its own leader, whose disk is slow, leads.
+        """
         if standing.epoch <= self._newest_epoch:
             return
         self._newest_epoch = standing.epoch
-        if standing.head.sequence <= self.acknowledged:
+        if standing.head.sequence + followed <= self.acknowledged:
             self.red("lost", f"{node_id} opens {short(standing)}; {self.acknowledged} was acknowledged")
 
     def _see_head(self, node_id: str, standing: Standing) -> None:

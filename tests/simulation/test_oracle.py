@@ -10,7 +10,7 @@ from stepward.server.core import keys, rows
 from stepward.server.core.commands import StreamClosed
 from stepward.server.core.rejections import Reason, Rejection
 from stepward.server.core.rows import Head, Part, StartMode
-from stepward.server.logbook.outbox import Applied, Standing
+from stepward.server.logbook.outbox import Applied, Standing, Transferred
 from tests.simulation.clocks import WALL_ERROR_MS
 from tests.simulation.oracle import Leased, Oracle, ViolationError
 
@@ -64,6 +64,12 @@ def diverged(oracle: Oracle) -> None:
 
 def lost(oracle: Oracle) -> None:
     oracle.answered("n1", StreamClosed(), 7, floor=0)
+    oracle.stepped("n2", standing(7, leads=True, epoch=2))
+
+
+def lost_with_a_follower(oracle: Oracle) -> None:
+    oracle.answered("n1", StreamClosed(), 8, floor=0)
+    oracle.stepped("n3", standing(7, epoch=2))
     oracle.stepped("n2", standing(7, leads=True, epoch=2))
 
 
@@ -147,6 +153,7 @@ WRONG: list[tuple[Callable[[Oracle], None], str]] = [
     (forgotten_term, "forgotten"),
     (diverged, "diverged"),
     (lost, "lost"),
+    (lost_with_a_follower, "lost"),
     (stale, "stale"),
     (internal, "internal"),
     (token, "token"),
@@ -197,6 +204,15 @@ def test_epoch_that_comes_to_light_late_has_nothing_to_show() -> None:
     oracle.answered("n2", StreamClosed(), 9, floor=0)
 
     oracle.stepped("n1", standing(5, epoch=2, leads=True, term=2))
+
+
+def test_first_batch_of_an_epoch_may_be_known_before_its_leader_leads() -> None:
+    """A majority has it while the disk of the leader is slow: the one before, which knows it, says who follows it."""
+    oracle = Oracle()
+    oracle.stepped("n1", standing(7, epoch=2, term=2))
+    oracle.answered("n1", Transferred("n2", 2), 7, floor=0)
+
+    oracle.stepped("n2", standing(7, epoch=2, leads=True, term=2))
 
 
 def test_rows_may_be_as_old_as_they_are_said_to_be() -> None:
