@@ -22,7 +22,7 @@ RETRY = RetrySpec(
 
 def world_of(*, slots: int = 1, agents: int = 1) -> World:
     """A world with actions "pay" and "ship", and agents that run both."""
-    world = World(limits=Limits(session_ttl_ms=3_000, mass_loss_sessions_min=1_000))
+    world = World(limits=Limits(session_ttl_ms=3_000, mass_loss_sessions_min=1_000, breaker_outcomes_min=20))
     for name in ("pay", "ship"):
         step = step_spec(name, retry=RETRY, undo=False, start_to_close_ms=10_000)
         world.define(DefinitionBody(name, (step,), b"", b""))

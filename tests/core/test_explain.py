@@ -293,6 +293,7 @@ def test_ended() -> None:
 def test_the_breaker_is_open() -> None:
     """Until when, and why it opened."""
     world = world_with(single(), slots=30)
+    world.limits = replace(world.limits, breaker_outcomes_min=20)
     for number in range(20):
         world.submit(f"f{number:02}", "single")
         world.report("agent-one", f"f{number:02}", "pay", BROKEN)

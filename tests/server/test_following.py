@@ -197,7 +197,7 @@ def test_followers_are_told_the_history(monkeypatch: pytest.MonkeyPatch, steps_m
     """Without a gap or a repetition, however messages are cut, and whether or not they have room for all steps."""
     monkeypatch.setattr(job_steps, "STEPS_MAX", steps_max)
     monkeypatch.setattr(watch, "EVENTS_MAX", events_max)
-    met = follow_histories(0, 3)
+    met = follow_histories(3, 3)
 
     assert min(met[what] for what in ("ended", "resumed", "events")) > 25, met
     assert met["gone"] > 5, met

@@ -169,6 +169,8 @@ class World:
 
         Without that word nobody leads. A word that names one that is there is not taken.
         """
+        # What only the two had would be lost for good, and rightly so.
+        self._come_to_rest(without="")
         whole, wiped, gone = self.rng.sample(self.node_ids, 3)
         self.trace("world", "loses", f"{gone} for good, and the disk of {wiped}")
         self.machines[gone].wipe()

@@ -101,7 +101,7 @@ class Limits(Struct, frozen=True):
     # The breaker of an action opens when so many of so many outcomes within so long were bad: fewer say too little, and
     # half of them is no bad luck. It stays open for as long as a service takes to be started again; then so many probes
     # that end well, one at a time, close it.
-    breaker_outcomes_min: int = 20
+    breaker_outcomes_min: int = 100
     breaker_bad_percent_min: int = 50
     breaker_window_ms: int = 60_000
     breaker_open_ms: int = 30_000
