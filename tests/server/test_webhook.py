@@ -172,7 +172,7 @@ async def test_a_dead_endpoint_harms_nothing(tmp_path: Path) -> None:
         await escalate(stubs, 3)
         await fail(stubs, "i0-1")
         await until(lambda: node.counters.webhook_failures > 2)
-        assert node._telling.waiting == 4
+        await until(lambda: node._telling.waiting == 4)
         with receiving(Receiver(), port=int(port)) as receiver:
             await until(lambda: len(receiver.said) == 4)
         await until(lambda: node._telling.waiting == 0)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 WAIT_MS: Final = 2_000
 # Canaries that are worked on at once. One comes every few seconds.
 SLOTS: Final = 4
+# What a node that stops waits for the word that nothing more is to be offered here.
+STOP_S_MAX: Final = 1.0
 # How long to wait after a refusal that passes, and how many of them in a row are taken; the next canary begins anew.
 REFUSED_WAIT_S: Final = 0.5
 REFUSALS_MAX: Final = 20
@@ -50,15 +52,22 @@ class CanaryAgent:
         self._version = version
         self._counters = counters
         self._work: asyncio.Task[None] | None = None
+        self._session: _Session | None = None
         self._stopped = False
         shard.on_applied(self._on_applied)
 
     async def stop(self) -> None:
-        """Work no more. What it holds goes to the agent of another node when the lease is over."""
+        """Work no more, and have nothing more offered. What it holds goes to another node when the lease is over."""
         self._stopped = True
         if self._work is not None:
             self._work.cancel()
             await asyncio.gather(self._work, return_exceptions=True)
+        if self._session is not None and self._session.session_id:
+            try:
+                async with asyncio.timeout(STOP_S_MAX):
+                    await self._drain(self._session)
+            except (TimeoutError, Refused) as failed:
+                _log.info("canary_session_left", why=str(failed))
 
     @property
     def is_at_work(self) -> bool:
@@ -83,7 +92,7 @@ class CanaryAgent:
 
     async def _serve(self) -> None:
         """Work until there is nothing to do, and then until nothing is left of the session."""
-        session = _Session(self._calls, node_id=self._node_id, version=self._version)
+        self._session = session = _Session(self._calls, node_id=self._node_id, version=self._version)
         draining, refusals = False, 0
         while refusals < REFUSALS_MAX:
             try:
@@ -91,6 +100,7 @@ class CanaryAgent:
                 self._counters.canaries += done
                 refusals = 0
                 if not done and draining:
+                    self._session = None
                     return
                 if not done:
                     await self._drain(session)
