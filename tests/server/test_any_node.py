@@ -285,6 +285,7 @@ async def works(stubs: Stubs) -> bool:
 
 
 @pytest.mark.timeout(180)
+@pytest.mark.slow
 async def test_h091_numbers_are_true_while_leaders_change(tmp_path: Path) -> None:
     """Leases, ages and clocks are asked for all the time: no sentinel, nothing negative, nothing above a TTL."""
     async with three(tmp_path) as (cluster, stubs), agent(stubs[cluster.followers()[0]], "nothing") as joined:

@@ -6,6 +6,8 @@ import asyncio
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from stepward.client import AsyncClient, Definition, Timeouts
 from stepward.server.core import keys, rows
 from stepward.server.store.lmdb_store import LmdbStore
@@ -33,6 +35,7 @@ def let_wait(directory: Path, count: int) -> None:
     store.close()
 
 
+@pytest.mark.slow
 async def test_what_is_due_among_many_that_wait_is_acted_on_within_half_a_second(tmp_path: Path) -> None:
     """Nobody takes a step, and its time in the queue is over: it is given up on time. Meanwhile nothing spins."""
     let_wait(tmp_path / "data", WAITING)
