@@ -94,6 +94,7 @@ def test_when_it_opens(good: int, bad: int, opens: bool) -> None:
         # A handler vouches for it, or the definition says so of its kind: it is an answer.
         (SOLD_OUT, False),
         (Failed("Never", "", retryable=True), False),
+        (Failed("Busy", "", retryable=True, retry_after_ms=3_600_000), False),
         # It is the agent that stops.
         (Stopped(draining=False), False),
         (DONE, False),

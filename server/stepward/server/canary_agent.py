@@ -59,15 +59,18 @@ class CanaryAgent:
     async def stop(self) -> None:
         """Work no more, and have nothing more offered. What it holds goes to another node when the lease is over."""
         self._stopped = True
-        if self._work is not None:
-            self._work.cancel()
-            await asyncio.gather(self._work, return_exceptions=True)
-        if self._session is not None and self._session.session_id:
-            try:
-                async with asyncio.timeout(STOP_S_MAX):
-                    await self._drain(self._session)
-            except (TimeoutError, Refused) as failed:
-                _log.info("canary_session_left", why=str(failed))
+        work, session = self._work, self._session
+        if work is None:
+            return
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+        if session is None:
+            return
+        try:
+            async with asyncio.timeout(STOP_S_MAX):
+                await self._drain(session)
+        except (TimeoutError, Refused) as failed:
+            _log.info("canary_session_left", why=str(failed))
 
     @property
     def is_at_work(self) -> bool:
@@ -85,7 +88,7 @@ class CanaryAgent:
 
     def _ended(self, work: asyncio.Task[None]) -> None:
         """The next canary begins anew. One that has failed is seen by whoever sent it."""
-        self._work = None
+        self._work = self._session = None
         if not work.cancelled() and work.exception() is not None:
             self._counters.call_failures += 1
             _log.error("canary_agent_failed", exc_info=work.exception())
@@ -100,7 +103,6 @@ class CanaryAgent:
                 self._counters.canaries += done
                 refusals = 0
                 if not done and draining:
-                    self._session = None
                     return
                 if not done:
                     await self._drain(session)

@@ -40,9 +40,8 @@ def end(
     assert step is not None
     assert step.state in states.HELD
     phase = states.phase(step.state)
-    # Whoever says when to come back has an answer of the service, and is asked again no sooner.
-    if retry_after_ms is None and not compensation.is_unwanted(batch, job_id, phase):
-        breakers.ended(batch, job_id, ordinal, step, trouble, failure)
+    if not compensation.is_unwanted(batch, job_id, phase):
+        breakers.ended(batch, job_id, ordinal, step, trouble, failure, asked_later=retry_after_ms is not None)
     step = _close(batch, job_id, ordinal, step, trouble, failure)
     remediation.attempt_ended(batch, job_id, ordinal, step, phase, trouble, failure, retry_after_ms=retry_after_ms)
 

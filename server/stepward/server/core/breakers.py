@@ -5,8 +5,9 @@ time; then one probe at a time is let through, and a few that end well close it,
 So a service that is down is not called by the retries of every job, and no job uses up its attempts on it.
 
 Bad is what may pass by itself: a failure that may be tried again, a timeout, an outcome that nobody knows. A failure
-that is final is an answer, so it counts as good: the service works. Of a lost session one outcome counts for each
-action that it had at work, since an agent that dies with a hundred steps says no more than one that dies with one.
+that is final, or says when to come back, is an answer, so it counts as good: the service works. Of a lost session one
+outcome counts for each action that it had at work, since an agent that dies with a hundred steps says no more than one
+that dies with one.
 
 There is no row while all is well, and no cost but to look that there is none.
 """
@@ -42,12 +43,17 @@ def succeeded(batch: Batch, job_id: str, ordinal: int, step: Step) -> None:
         _note(batch, job_id, ordinal, step, bad=False, told="")
 
 
-def ended(batch: Batch, job_id: str, ordinal: int, step: Step, trouble: Trouble, failure: Failure) -> None:
-    """An attempt has ended without success. Those of a lost session are counted by `lost`."""
+def ended(
+    batch: Batch, job_id: str, ordinal: int, step: Step, trouble: Trouble, failure: Failure, *, asked_later: bool
+) -> None:
+    """An attempt has ended without success. Those of a lost session are counted by `lost`.
+
+    `asked_later`: the agent says when to come back. That is an answer, and it is asked again no sooner anyway.
+    """
     if trouble is Trouble.LEASE_LOST or failure.kind in _OF_THE_AGENT:
         return
     retry = batch.policy(job_id, ordinal, states.phase(step.state)).retry
-    bad = failure.retryable and failure.kind not in retry.non_retryable_kinds
+    bad = failure.retryable and not asked_later and failure.kind not in retry.non_retryable_kinds
     if bad or any_is_there(batch):
         _note(batch, job_id, ordinal, step, bad=bad, told=failure.told)
 
