@@ -27,12 +27,13 @@ class Files(NamedTuple):
 class Authority:
     """Signs certificates and keeps them in a folder."""
 
-    def __init__(self, folder: Path, name: str = "ca") -> None:
+    def __init__(self, folder: Path, name: str = "ca", *, valid: timedelta = 3 * VALID) -> None:
+        """Of an authority that began a day ago."""
         self._folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         certificate = (
-            _builder(self._name, self._name, self._key.public_key(), datetime.now(UTC) - VALID, 3 * VALID)
+            _builder(self._name, self._name, self._key.public_key(), datetime.now(UTC) - VALID, valid)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .sign(self._key, hashes.SHA256())
         )
@@ -40,19 +41,26 @@ class Authority:
         self.ca.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
     def files(
-        self, name: str, *, uri: str, hosts: tuple[str, ...] = LOOPBACK, starts_at: datetime | None = None
+        self,
+        name: str,
+        *,
+        uri: str,
+        hosts: tuple[str, ...] = LOOPBACK,
+        starts_at: datetime | None = None,
+        valid: timedelta = VALID,
+        usages: tuple[x509.ObjectIdentifier, ...] = (),
     ) -> Files:
-        """Files of somebody who is named by a URI and reached at hosts. Valid for a day from `starts_at`, or now."""
+        """Files of somebody who is named by a URI and reached at hosts. Valid from `starts_at`, or now; for any use."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(uri)]
         names += [_host(host) for host in hosts]
         starts_at = starts_at or datetime.now(UTC) - timedelta(minutes=5)
-        certificate = (
-            _builder(subject, self._name, key.public_key(), starts_at, VALID)
-            .add_extension(x509.SubjectAlternativeName(names), critical=False)
-            .sign(self._key, hashes.SHA256())
-        )
+        builder = _builder(subject, self._name, key.public_key(), starts_at, valid)
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        if usages:
+            builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+        certificate = builder.sign(self._key, hashes.SHA256())
         paths = Files(self.ca, self._folder / f"{name}.pem", self._folder / f"{name}.key")
         paths.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
         paths.key.write_bytes(

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
-from cryptography.hazmat.primitives import serialization
 from structlog.testing import capture_logs
 
 from stepward.internal.v1 import peer_service_pb2 as pb
 from stepward.server.config import TlsFiles
-from stepward.server.peers import link, tls
-from stepward.server.peers.tls import TlsUnusable
+from stepward.server.peers import link
 from stepward.v1 import cluster_service_pb2, definition_pb2, job_service_pb2
 from tests.certificates import Authority
 from tests.server import nodes
@@ -121,75 +118,3 @@ async def test_public_calls_need_a_certificate_and_any_will_do(tmp_path: Path) -
     assert without.value.code() is grpc.StatusCode.UNAVAILABLE
     assert answer.job.output.data == b'"far"'
     assert refusal(as_node.value).reason == "NOT_ALLOWED"
-
-
-def not_pem(files: TlsFiles) -> None:
-    files.certificate.write_text("no certificate")
-
-
-def empty(files: TlsFiles) -> None:
-    files.ca.write_bytes(b"")
-
-
-def key_of_another(files: TlsFiles) -> None:
-    folder = files.key.parent / "other"
-    folder.mkdir()
-    files.key.write_bytes(node_files(Authority(folder), "n1").key.read_bytes())
-
-
-def encrypted(files: TlsFiles) -> None:
-    key = serialization.load_pem_private_key(files.key.read_bytes(), None)
-    secret = serialization.BestAvailableEncryption(b"secret")
-    pem = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-    files.key.write_bytes(key.private_bytes(*pem, secret))
-
-
-@pytest.mark.parametrize("spoil", [not_pem, empty, key_of_another, encrypted])
-def test_files_that_do_not_fit_are_told_at_the_start(tmp_path: Path, spoil: Any) -> None:
-    """Of gRPC one would only hear that the port cannot be listened on."""
-    files = node_files(Authority(tmp_path), "n1")
-    tls.check(files, "n1")
-    spoil(files)
-    with pytest.raises(TlsUnusable, match="they must be PEM: the CA's certificate, this node's certificate") as caught:
-        tls.check(files, "n1")
-
-    assert str(files.key) in str(caught.value)
-
-
-def test_file_that_is_absent_is_named(tmp_path: Path) -> None:
-    """By the error of the operating system."""
-    files = node_files(Authority(tmp_path), "n1")
-    files.key.unlink()
-    with pytest.raises(FileNotFoundError) as caught:
-        tls.check(files, "n1")
-
-    assert caught.value.filename == str(files.key)
-
-
-@pytest.mark.parametrize(
-    ("uri", "shown"),
-    [("stepward://node/n2", "stepward://node/n2"), ("stepward://client/n1", "stepward://client/n1")],
-)
-def test_certificate_that_names_another_is_told_at_the_start(tmp_path: Path, uri: str, shown: str) -> None:
-    """The others would refuse it, each for itself, and only once they are reached."""
-    files = Authority(tmp_path).files("n1", uri=uri)
-
-    with pytest.raises(TlsUnusable, match=f"names {shown}, and this node needs stepward://node/n1"):
-        tls.check(TlsFiles(ca=files.ca, certificate=files.certificate, key=files.key), "n1")
-
-
-def test_certificate_of_another_authority_is_told_at_the_start(tmp_path: Path) -> None:
-    """As the others would see it."""
-    files = Authority(tmp_path, "other").files("n1", uri="stepward://node/n1")
-    mixed = TlsFiles(ca=Authority(tmp_path).ca, certificate=files.certificate, key=files.key)
-
-    with pytest.raises(TlsUnusable, match="certificate verify failed"):
-        tls.check(mixed, "n1")
-
-
-def test_certificate_that_has_ended_is_told_at_the_start(tmp_path: Path) -> None:
-    """Nobody would take it."""
-    files = Authority(tmp_path).files("n1", uri="stepward://node/n1", starts_at=datetime.now(UTC) - timedelta(days=2))
-
-    with pytest.raises(TlsUnusable, match="certificate has expired"):
-        tls.check(TlsFiles(ca=files.ca, certificate=files.certificate, key=files.key), "n1")

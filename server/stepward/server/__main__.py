@@ -11,11 +11,12 @@ import asyncio
 import json
 import os
 import sys
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
 
 EXIT_CANNOT_START = 1
 EXIT_CANNOT_GO_ON = 70
@@ -46,28 +47,34 @@ def _check(options: argparse.Namespace) -> int:
     """Say what is wrong with a configuration, one line each, or what it says."""
     from stepward.server import arguments, config_file
     from stepward.server.logbook.errors import DirectoryTaken
-    from stepward.server.peers import tls
+    from stepward.server.peers import certificate
     from stepward.server.store.errors import ServerError
     from stepward.server.store.lmdb_store import strangers
 
+    overrides, now, warning = arguments.overrides(options, os.environ), datetime.now(UTC), ""
     try:
-        found = config_file.read(options.config, arguments.overrides(options, os.environ))
-    except config_file.ConfigInvalid as invalid:
-        sys.stderr.writelines(f"{problem.line}\n" for problem in invalid.problems)
-        return EXIT_CANNOT_START
-    node = found.node
-    try:
+        node = config_file.read(options.config, overrides).node
         if node.tls is not None:
-            tls.check(node.tls, node.node_id)
+            warning = certificate.ends_soon(certificate.check(node, now), now)
         if foreign := strangers(node.data):
             raise DirectoryTaken(node.data, foreign[0])
+    except config_file.ConfigInvalid as invalid:
+        return _wrong(problem.line for problem in invalid.problems)
+    except certificate.TlsUnusable as unusable:
+        return _wrong(problem.line for problem in config_file.placed(options.config, overrides, unusable.faults))
     except ServerError as error:
-        sys.stderr.write(f"{error}\n")
-        return EXIT_CANNOT_START
+        return _wrong([str(error)])
+    if warning:
+        sys.stderr.write(f"warning: {warning}\n")
     others = ", ".join(f"{node_id} at {address}" for node_id, address in sorted(node.peers.items())) or "no others"
     sys.stdout.write(f"node {node.node_id} listens on {node.host}:{node.port}, keeps its data in {node.data}\n")
     sys.stdout.write(f"its cluster has {others}; TLS is {'on' if node.tls else 'off'}\n")
     return 0
+
+
+def _wrong(lines: Iterable[str]) -> int:
+    sys.stderr.writelines(f"{line}\n" for line in lines)
+    return EXIT_CANNOT_START
 
 
 def _found(options: argparse.Namespace) -> int:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stepward.server import config
 from stepward.server.addresses import ADDRESS_RULE
-from stepward.server.config import ClusterConfig, NodeConfig, TlsFiles
+from stepward.server.config import ClusterConfig, ConfigError, NodeConfig, TlsFiles
 from stepward.server.core.limits import Limits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 Key = tuple[str, ...]
 
@@ -114,6 +114,18 @@ def read(path: Path | None, overrides: Sequence[Override] = ()) -> Configuration
     return settings
 
 
+def placed(path: Path | None, overrides: Sequence[Override], errors: Iterable[ConfigError]) -> list[Problem]:
+    """What was found wrong with a configuration after it was read, each where it stands.
+
+    Raises:
+        ConfigInvalid: The file cannot be read any more.
+    """
+    reading = _Reading(path, "" if path is None else _text(path), overrides)
+    for error in errors:
+        reading.add_error(error)
+    return reading.problems
+
+
 def _text(path: Path) -> str:
     try:
         with path.open("rb") as file:
@@ -168,7 +180,7 @@ class _Reading:
         for problem in config.problems(*configuration):
             # What follows from an id that nobody gave is no news.
             if not (nameless and problem.field in _OF_THE_ID):
-                self._add(_key_of(problem.field), f"is {problem.value}; {problem.rule}")
+                self.add_error(problem)
         return configuration
 
     def _is_nameless(self, node: NodeConfig) -> bool:
@@ -178,6 +190,10 @@ class _Reading:
     def _take(fields: dict[str, Any], field: str, value: Any) -> None:
         if value is not None:
             fields[field] = value
+
+    def add_error(self, error: ConfigError) -> None:
+        """Note what is wrong with a field of the classes."""
+        self._add(_key_of(error.field), f"is {error.value}; {error.rule}")
 
     def _add(self, key: Key, text: str) -> None:
         self.problems.append(Problem(self._place(key), f"{'.'.join(key)} {text}"))

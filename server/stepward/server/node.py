@@ -7,6 +7,7 @@ import contextlib
 import gc
 import random
 import sys
+from datetime import UTC, datetime
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
@@ -41,7 +42,7 @@ from stepward.server.logbook.replica import Instant, Replica
 from stepward.server.metrics import Exposition
 from stepward.server.operating import Operating
 from stepward.server.oversight import Oversight
-from stepward.server.peers import tls
+from stepward.server.peers import certificate
 from stepward.server.peers.founding import KnownNode
 from stepward.server.peers.peering import Peering, check_addresses
 from stepward.server.peers.service import PeerService
@@ -117,7 +118,7 @@ class Node:
         self.address = ""
         self._fatal: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         if config.tls is not None:
-            tls.check(config.tls, config.node_id)
+            certificate.check(config, datetime.now(UTC))
         with contextlib.ExitStack() as opened:
             store = CountedStore(config.data, self._counters, self._guard)
             opened.callback(store.close)

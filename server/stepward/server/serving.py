@@ -8,14 +8,15 @@ import os
 import signal
 import stat
 import sys
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from stepward.server import membership
+from stepward.server import membership, observe
 from stepward.server.beginning import Beginning
 from stepward.server.empty_node import EmptyNode
 from stepward.server.logbook.identity import known_identity
 from stepward.server.node import Node, version
-from stepward.server.peers import tls
+from stepward.server.peers import certificate
 from stepward.server.room_to_begin import room_to_begin
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 # What is read from stdin means nothing; only its end does.
 _STDIN_BYTES: Final = 4_096
+
+_log = observe.logger("serving")
 
 
 class Orders(NamedTuple):
@@ -56,7 +59,7 @@ async def serve_until(
     beginning = Beginning(config, version=version())
     try:
         if config.tls is not None:
-            tls.check(config.tls, config.node_id)
+            _look_at_certificate(config)
         # Whoever starts a node of a cluster does so again and again. One that is alone says at once why it cannot.
         if config.nodes and not await room_to_begin(config, stop):
             return ""
@@ -71,6 +74,13 @@ async def serve_until(
     finally:
         stop.cancel()
         beginning.stop()
+
+
+def _look_at_certificate(config: NodeConfig) -> None:
+    now = datetime.now(UTC)
+    ends_at = certificate.check(config, now)
+    if reason := certificate.ends_soon(ends_at, now):
+        _log.warning("certificate_ends_soon", node_id=config.node_id, ends_at=ends_at.isoformat(), reason=reason)
 
 
 async def _run(node: Node, stop: asyncio.Task[bool], ready_fd: int | None) -> str:

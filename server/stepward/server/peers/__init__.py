@@ -2,8 +2,9 @@
 
 Reading order:
 
-1. `handshake`: who may speak, decided before anything else is taken. `tls` says which node a certificate names,
-   `presence` which nodes are there, and `refusals` who was not taken.
+1. `certificate`: what is wrong with the node's own files. `tls` shows them, and says which node another one's names.
+   `handshake`: who may speak, decided before anything else is taken. `presence`: which nodes are
+   there, `refusals`: who was not taken.
 2. `channels`: connections to other nodes.
 3. `pieces`, `link` and `links`: streams to other nodes, which carry the frames of the logbook.
 4. `replicating`: such streams of other nodes. `service`: all calls that only nodes may make.

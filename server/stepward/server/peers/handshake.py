@@ -11,7 +11,7 @@ from msgspec import Struct
 from stepward.internal.v1 import peer_service_pb2 as pb
 from stepward.server import config
 from stepward.server.core.rejections import Reason, Refused, Rejection
-from stepward.server.peers import tls
+from stepward.server.peers import certificate, tls
 from stepward.server.peers.presence import Presence
 from stepward.server.peers.refusals import Refusals
 
@@ -124,7 +124,7 @@ class Doorkeeper:
         if self._has_tls:
             certified = tls.node_ids(context.auth_context() or {})
             if not certified or (node_id and node_id not in certified):
-                wanted = f"{tls.NODE_URI}{_shown(node_id) or 'ID'}"
+                wanted = f"{certificate.NODE_URI}{_shown(node_id) or 'ID'}"
                 shown = ", ".join(sorted(_shown(one) for one in certified)) or "no node"
                 raise Refused(
                     Rejection(
