@@ -142,6 +142,28 @@ def test_command_line_says_why(node: ScriptedServer, ours: Files) -> None:
     assert f"{node.address}: the node speaks TLS, and no authority to trust was given; see --tls-ca" in plain.stderr
 
 
+def test_status_says_why_of_each_node(
+    node: ScriptedServer, elsewhere: ScriptedServer, server: ScriptedServer, ours: Files
+) -> None:
+    """Among the troubles: without TLS where it is spoken, with it where it is not, and with a host that is another."""
+    settings = "--tls-ca, --tls-cert and --tls-key, or STEPWARD_TLS_CA, STEPWARD_TLS_CERT and STEPWARD_TLS_KEY"
+    plain = run("cluster", "status", "--server", f"{node.address},127.0.0.1:1")
+    secured = options(TlsFiles(*ours))
+    others = run("cluster", "status", *secured, "--server", f"{server.address},{elsewhere.address}")
+    told = [line.partition(": ")[2] for line in (*plain.stderr.splitlines(), *others.stderr.splitlines())]
+
+    assert (plain.code, others.code) == (5, 5)
+    assert "127.0.0.1:1 does not answer: Connection refused" in told
+    for address, why in (
+        (node.address, "the node speaks TLS, and no authority to trust was given"),
+        (server.address, "the node speaks no TLS"),
+        (elsewhere.address, "the node's certificate is not trusted: IP address mismatch, "),
+    ):
+        (line,) = (line for line in told if line.startswith(f"{address} does not answer: "))
+        assert why in line
+        assert line.endswith(f"; see {settings}")
+
+
 def test_files_that_cannot_be_used(ours: Files, strange: Files, tmp_path: Path) -> None:
     """They are found out before a connection is tried, by name."""
     empty = tmp_path / "empty.pem"

@@ -13,7 +13,7 @@ import click
 from stepward.client.cli import cluster_advice, supervision_status
 from stepward.client.cli.exits import ExitCode
 from stepward.client.cli.session import Output, Session, ago, note, print_table, with_session
-from stepward.client.errors import SAID, StepwardError
+from stepward.client.errors import SAID, StepwardError, Unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -110,7 +110,10 @@ def _ask_one(session: Session, node_id: str, address: str) -> Found:
         try:
             answer = client.status()
         except StepwardError as error:
-            return Found(address, node_id, error=error.metadata.get(SAID) or str(error))
+            said = error.metadata.get(SAID) or str(error)
+            # Of certificates gRPC says no more than that the connection was closed.
+            why = session.why_refused(address) if isinstance(error, Unreachable) else ""
+            return Found(address, node_id, error=f"{said}: {why}" if why else said)
     return Found(address, answer.node_id, answer)
 
 

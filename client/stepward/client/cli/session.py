@@ -36,6 +36,7 @@ TIMEOUT_S = 10.0
 TIMEOUT_S_MAX = 86_400.0
 # Of so many addresses it is found out whether certificates are the reason that nobody answers.
 DIAGNOSED_MAX = 3
+_TLS_SETTINGS = "--tls-ca, --tls-cert and --tls-key, or STEPWARD_TLS_CA, STEPWARD_TLS_CERT and STEPWARD_TLS_KEY"
 
 
 class Output(StrEnum):
@@ -103,6 +104,16 @@ class Session:
             raise click.BadParameter(str(error), param_hint="--tls-ca, --tls-cert, --tls-key") from None
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="--server") from None
+
+    def why_refused(self, address: str) -> str:
+        """Why a node does not answer that certificates are the reason of, and what to do; empty: they are not.
+
+        Makes a connection of its own.
+        """
+        from stepward.client.tls import why_refused
+
+        why = why_refused(address, self.tls)
+        return f"{why}; see {_TLS_SETTINGS}" if why else ""
 
     def again(self) -> str:
         """The options that lead another command to the same cluster."""
@@ -257,11 +268,10 @@ def _certificates(error: StepwardError, session: Session | None) -> str:
     if session is None or not isinstance(error, Unreachable):
         return ""
     from stepward.client.failover import parse_addresses
-    from stepward.client.tls import why_refused
 
     addresses = parse_addresses(session.servers)[:DIAGNOSED_MAX]
-    found = [(address, why_refused(address, session.tls)) for address in addresses]
-    return "".join(f"\n{address}: {why}; see --tls-ca, --tls-cert and --tls-key" for address, why in found if why)
+    found = [(address, session.why_refused(address)) for address in addresses]
+    return "".join(f"\n{address}: {why}" for address, why in found if why)
 
 
 def read_timeout_s(ctx: click.Context, param: click.Parameter, text: str | None) -> float | None:
