@@ -12,7 +12,7 @@ from stepward.client import Client, errors
 from stepward.client.cli import cluster_status
 from stepward.client.cli.cluster_advice import advise
 from stepward.client.cli.cluster_status import Found, judge
-from stepward.client.values import NodeState, NodeStatus, Refusal, ShardStatus
+from stepward.client.values import FollowerStatus, NodeState, NodeStatus, Refusal, ShardStatus
 from stepward.v1 import cluster_service_pb2, common_pb2
 from tests.client.command_line import Ran, run
 from tests.client.scripted_server import Refused, ScriptedServer
@@ -65,6 +65,19 @@ def test_a_node_that_is_gone_is_shown(server: ScriptedServer) -> None:
     assert ran.stderr == "trouble: n1 does not answer: Connection refused\n"
 
 
+def test_free_disk_of_a_node_that_is_gone_is_told_by_the_leader(server: ScriptedServer) -> None:
+    """It may be why it is gone."""
+    status = said("n2", leader=True, members={"n1": "127.0.0.1:1", "n2": server.address})
+    status.shards[0].followers.add(node_id="n1", free_bytes=20 << 20)
+    server.always("GetStatus", status)
+
+    ran = run("cluster", "status", "--server", server.address)
+
+    assert words(ran)[0] == ["n1", "127.0.0.1:1", "UNREACHABLE", "20MiB"]
+    assert ran.lines[1].index("20MiB") == ran.lines[0].index("FREE")
+    assert "n1 has only 20MiB of free disk, as the leader knows it" in ran.stderr
+
+
 def test_nobody_answers() -> None:
     """Then nobody can tell how the cluster is, which is another code than that it is not well."""
     ran = run("cluster", "status", "--server", "127.0.0.1:1")
@@ -94,6 +107,7 @@ def shard_of(**more: Any) -> ShardStatus:
     return ShardStatus(**{"shard": 0, "leader": False, "term": 4, "sequence": 9, "hash": "aa", **more})
 
 
+AWAY_N2 = Found("b", "n2", error="no")
 LEADER = shard_of(leader=True, supervisor_beat_at=NOW - timedelta(seconds=8))
 
 
@@ -127,6 +141,15 @@ LEADER = shard_of(leader=True, supervisor_beat_at=NOW - timedelta(seconds=8))
             ["n1 has only 96MiB of free disk"],
         ),
         ([node("n1", shard_of(leader=True, free_bytes=cluster_status.FREE_BYTES_MIN))], []),
+        # Of one that does not answer the leader knows what it said of its disk.
+        (
+            [node("n1", shard_of(leader=True, followers=(FollowerStatus(node_id="n2", free_bytes=7 << 20),))), AWAY_N2],
+            ["n2 does not answer: no", "n2 has only 7MiB of free disk, as the leader knows it"],
+        ),
+        (
+            [node("n1", shard_of(leader=True, followers=(FollowerStatus(node_id="n2"),))), AWAY_N2],
+            ["n2 does not answer: no"],
+        ),
         (
             [node("n1", LEADER), Found("b", "n2", NodeStatus(cluster_id="d", node_id="n2", version="1"))],
             ["the nodes belong to different clusters: c, d"],

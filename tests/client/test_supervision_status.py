@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from stepward.client import reading
-from stepward.client.cli import supervision_status
+from stepward.client.cli import cluster_status, supervision_status
 from stepward.client.cli.cluster_status import Found, judge
 from stepward.client.supervision import Brake, Breaker, BreakerState, Supervision, SupervisionHealth
 from stepward.v1 import cluster_service_pb2 as pb
@@ -43,6 +43,29 @@ def message(**more: Any) -> pb.Supervision:
     told.brake.ends_in.FromMilliseconds(5_000)
     told.breakers[0].probes_in.FromMilliseconds(30_000)
     return told
+
+
+def test_beat_and_verdict_agree(server: ScriptedServer) -> None:
+    """Both are the node's own, however long ago it answered, and whatever the wall clocks say."""
+    status = said("n1", leader=True, members={"n1": server.address})
+    status.shards[0].supervisor_beat_at.FromDatetime(datetime.now(UTC) - timedelta(minutes=2))
+    status.shards[0].supervision.CopyFrom(message())
+    server.always("GetStatus", status)
+
+    (row,) = (line for line in run("cluster", "status", "--server", server.address).lines if line.startswith("n1"))
+    assert "0.4 s ago" in row
+
+
+def test_ages_count_up_to_the_answer() -> None:
+    """Another node that does not answer makes nobody older."""
+    asked = Found("a", "n1", node("n1", shard_of(supervisor_beat_at=NOW)).status, answered_at=NOW)
+    late = NOW + timedelta(minutes=1)
+
+    assert cluster_status._row(asked, 9, [])[9] == "0.0 s ago"
+    assert list(judge([asked], late)) == ["nobody leads"]
+    assert list(judge([Found("a", "n1", asked.status)], late))[1:] == [
+        "nobody supervises the jobs: the last beat was 1 min ago"
+    ]
 
 
 def test_everything_is_read() -> None:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from stepward.server import room_to_begin
 from stepward.server.config import ClusterConfig
 from stepward.server.logbook.identity import create_cluster
 from stepward.server.probes import ProbesAddressTaken
 from stepward.server.serving import serve_until
+from stepward.server.store.errors import StoreInUse
+from stepward.server.store.lmdb_store import FREE_BYTES_MIN
 from stepward.v1 import cluster_service_pb2
 from tests.server import nodes
 from tests.server.nodes import CALL_S_MAX, eventually
@@ -82,6 +87,52 @@ async def test_a_node_that_knows_no_cluster_has_pages(tmp_path: Path, capsys: py
     for name, before, after in (("empty", 1, 0), ("healthy", 1, 1), ("ready", 0, 1)):
         assert (empty[f"stepward_{name}", ()], member[f"stepward_{name}", ()]) == (before, after)
     assert "stepward_term" in {name for name, _ in member} - {name for name, _ in empty}
+
+
+async def test_a_start_on_a_full_disk_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It lives and is not ready, and why; and it is no node without a cluster."""
+    cluster = Pages(tmp_path)
+    create_cluster(tmp_path / "n1", "n1", members=IDS)
+    free = [1_000]
+    monkeypatch.setattr(room_to_begin, "disk_free_bytes", lambda _: free[0])
+    monkeypatch.setattr(room_to_begin, "LOOK_S", 0.02)
+    async with cluster.serving("n1"):
+
+        async def waits(said: str) -> bool:
+            return said in (await cluster.page("n1", "/readyz"))[1]
+
+        await eventually(lambda: waits("1000 bytes are free"))
+        health, unready = await cluster.page("n1", "/healthz"), await cluster.page("n1", "/readyz")
+        page = parsed((await cluster.page("n1", "/metrics"))[1])
+        free[0] = FREE_BYTES_MIN
+        await eventually(lambda: waits("the node knows no leader"))
+
+    assert (health[0], unready[0]) == (200, 503)
+    assert unready[1].startswith(f"the disk of {tmp_path / 'n1'} is full: ")
+    assert (page["stepward_ready", ()], page["stepward_empty", ()]) == (0, 0)
+
+
+async def test_a_second_start_of_a_node_is_told_as_one(tmp_path: Path) -> None:
+    """That the address of its pages is taken follows from it. Of somebody else's only that is told."""
+    create_cluster(tmp_path / "n1", "n1", members=IDS)
+    cluster = Pages(tmp_path)
+    async with cluster.serving("n1"):
+
+        async def answers() -> bool:
+            return "the node knows no leader" in (await cluster.page("n1", "/readyz"))[1]
+
+        await eventually(answers)
+        again = msgspec.structs.replace(cluster.config("n1"), http_port=int(cluster.pages["n1"].rpartition(":")[2]))
+        with pytest.raises(StoreInUse, match=f"in use by process {os.getpid()}; end it first"):
+            await serve_until(asyncio.Event(), ClusterConfig(), again)
+        still = await cluster.page("n1", "/healthz")
+    create_cluster(tmp_path / "n2", "n2", members=IDS)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        of_other = msgspec.structs.replace(cluster.config("n2"), http_port=other.getsockname()[1])
+        with pytest.raises(ProbesAddressTaken):
+            await serve_until(asyncio.Event(), ClusterConfig(), of_other)
+
+    assert still == (200, "ok\n")
 
 
 async def test_pages_are_gone_with_the_process(tmp_path: Path) -> None:

@@ -115,6 +115,22 @@ async def knows(cluster: Cluster, node_id: str, leader: str = "") -> bool:
     return known == leader if leader else bool(known)
 
 
+async def test_leader_tells_of_the_disks_of_the_others(cluster: Cluster) -> None:
+    """When they are away nobody else could."""
+    leader = await cluster.leader()
+    told: dict[str, int] = {}
+
+    async def told_of_both() -> bool:
+        status = await cluster.stubs[leader].cluster.GetStatus(cluster_service_pb2.GetStatusRequest(), timeout=S)
+        (shard,) = status.shards
+        told.update({one.node_id: one.free_bytes for one in shard.followers if one.HasField("free_bytes")})
+        return len(told) == 2
+
+    await eventually(told_of_both)
+    assert sorted([leader, *told]) == list(IDS)
+    assert min(told.values()) > 0
+
+
 async def test_a_target_is_chosen(cluster: Cluster) -> None:
     """Without one it is a node that is up to date, and not the one that leads."""
     leader = await cluster.leader()

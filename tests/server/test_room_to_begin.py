@@ -40,7 +40,7 @@ def asked() -> asyncio.Future[bool]:
 async def test_start_waits_for_room(tmp_path: Path, disk: list[int], looks: list[int], left: list[int]) -> None:
     disk += looks
     async with asyncio.timeout(S):
-        assert await rooms.room_to_begin(NodeConfig(data=tmp_path), asked())
+        assert await rooms.room_to_begin(NodeConfig(data=tmp_path), asked(), on_waiting=lambda _: None)
 
     assert disk == left
 
@@ -49,13 +49,13 @@ async def test_directory_that_is_not_there_is_no_full_disk(tmp_path: Path, disk:
     """It may be made, or refused, by those who know what belongs there."""
     disk.append(0)
     async with asyncio.timeout(S):
-        assert await rooms.room_to_begin(NodeConfig(data=tmp_path / "none"), asked())
+        assert await rooms.room_to_begin(NodeConfig(data=tmp_path / "none"), asked(), on_waiting=pytest.fail)
 
 
 async def test_who_waits_can_be_stopped(tmp_path: Path, disk: list[int]) -> None:
     disk.append(0)
     stop = asked()
-    waiting = asyncio.create_task(rooms.room_to_begin(NodeConfig(data=tmp_path), stop))
+    waiting = asyncio.create_task(rooms.room_to_begin(NodeConfig(data=tmp_path), stop, on_waiting=lambda _: None))
     await asyncio.sleep(0)
     assert not waiting.done()
     stop.set_result(True)
@@ -68,8 +68,10 @@ async def test_reason_is_told_once(tmp_path: Path, disk: list[int], monkeypatch:
     told: list[tuple[str, dict[str, Any]]] = []
     monkeypatch.setattr(rooms._log, "error", lambda event, **fields: told.append((event, fields)))
     disk += [1_000, 1_000, 1_000, FREE_BYTES_MIN]
-    await rooms.room_to_begin(NodeConfig(data=tmp_path), asked())
+    waits: list[str] = []
+    await rooms.room_to_begin(NodeConfig(data=tmp_path), asked(), on_waiting=waits.append)
 
     ((event, fields),) = told
     assert event == "node_waits_for_room"
     assert "1000 bytes are free and at least 1048576 are needed to start" in fields["reason"]
+    assert waits == [fields["reason"]]

@@ -355,6 +355,7 @@ def follower_status(message: cluster_service_pb2.FollowerStatus) -> FollowerStat
         connected=message.connected,
         match_index=message.match_index,
         answer_age=span(message, "answer_age"),
+        free_bytes=message.free_bytes if message.HasField("free_bytes") else None,
     )
 
 

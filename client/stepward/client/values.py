@@ -421,6 +421,8 @@ class FollowerStatus:
     """The last entry of the log that it surely has."""
     answer_age: timedelta | None = None
     """How long ago it last answered. None: not since this leader leads."""
+    free_bytes: int | None = None
+    """What its disk could take then. None: it has not said so since this leader leads."""
 
 
 @dataclass(frozen=True, slots=True)

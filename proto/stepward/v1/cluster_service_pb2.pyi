@@ -600,12 +600,15 @@ class FollowerStatus(_message.Message):
     CONNECTED_FIELD_NUMBER: _builtins.int
     MATCH_INDEX_FIELD_NUMBER: _builtins.int
     ANSWER_AGE_FIELD_NUMBER: _builtins.int
+    FREE_BYTES_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     """Its id."""
     connected: _builtins.bool
     """True when a stream to it stands."""
     match_index: _builtins.int
     """Index of the last entry that it surely has."""
+    free_bytes: _builtins.int
+    """Bytes that its disk could take when it last answered. Absent: it has not said so since this node leads."""
     @_builtins.property
     def answer_age(self) -> _duration_pb2.Duration:
         """How long ago it last answered. Absent: not since this node leads."""
@@ -617,12 +620,15 @@ class FollowerStatus(_message.Message):
         connected: _builtins.bool = ...,
         match_index: _builtins.int = ...,
         answer_age: _duration_pb2.Duration | None = ...,
+        free_bytes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["answer_age", b"answer_age"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_free_bytes", b"_free_bytes", "answer_age", b"answer_age", "free_bytes", b"free_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_age", b"answer_age", "connected", b"connected", "match_index", b"match_index", "node_id", b"node_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_free_bytes", b"_free_bytes", "answer_age", b"answer_age", "connected", b"connected", "free_bytes", b"free_bytes", "match_index", b"match_index", "node_id", b"node_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__free_bytes: _TypeAlias = _typing.Literal["free_bytes"]  # noqa: Y015
+    _WhichOneofArgType__free_bytes: _TypeAlias = _typing.Literal["_free_bytes", b"_free_bytes"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__free_bytes) -> _WhichOneofReturnType__free_bytes | None: ...
 
 Global___FollowerStatus: _TypeAlias = FollowerStatus  # noqa: Y015
 

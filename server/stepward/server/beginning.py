@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from stepward.server.metrics import Beginnings
 from stepward.server.probes import Probes
 
 if TYPE_CHECKING:
     from stepward.server.config import NodeConfig
+
+_STARTING: Final = "the node is starting"
 
 
 class Beginning:
@@ -20,7 +22,7 @@ class Beginning:
         Raises:
             ProbesAddressTaken: The address of the pages cannot be listened on.
         """
-        self.waits_for = "the node is starting"
+        self.waits_for = _STARTING
         self.is_empty = False
         self.probes: Probes | None = None
         if config.http_port is not None:
@@ -40,10 +42,14 @@ class Beginning:
         self.is_empty = True
         self.waits_for = f"the node knows no cluster yet: {reason}"
 
-    def become_member(self) -> None:
-        """It knows its cluster, and is about to take part in it."""
+    def wait_for_room(self, reason: str) -> None:
+        """Its disk is full; `reason` says how full."""
+        self.waits_for = reason
+
+    def go_on(self) -> None:
+        """What it waited for has come, and it is about to take part."""
         self.is_empty = False
-        self.waits_for = "the node is starting"
+        self.waits_for = _STARTING
 
     def stop(self) -> None:
         """Answer no more. Safe to repeat."""

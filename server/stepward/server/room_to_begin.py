@@ -13,6 +13,8 @@ from stepward.server.store.environment import disk_free_bytes
 from stepward.server.store.lmdb_store import FREE_BYTES_MIN
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from stepward.server.config import NodeConfig
 
 # How often the disk is looked at.
@@ -21,8 +23,10 @@ LOOK_S: Final = 1.0
 _log = observe.logger("room")
 
 
-async def room_to_begin(config: NodeConfig, stop: asyncio.Future[Any]) -> bool:
+async def room_to_begin(config: NodeConfig, stop: asyncio.Future[Any], *, on_waiting: Callable[[str], None]) -> bool:
     """Wait until the disk has room for a start; False when this process is asked to stop before.
+
+    `on_waiting` is told once what is waited for, when something is.
 
     Raises:
         StoreFailed: The directory cannot be reached.
@@ -35,6 +39,7 @@ async def room_to_begin(config: NodeConfig, stop: asyncio.Future[Any]) -> bool:
                 f"the disk of {config.data} is full: {free_bytes} bytes are free and at least {FREE_BYTES_MIN} are "
                 "needed to start; the node begins as soon as some space is freed there"
             )
+            on_waiting(reason)
             _log.error("node_waits_for_room", node_id=config.node_id, reason=reason)
         await asyncio.wait((stop,), timeout=LOOK_S)
         if stop.done():

@@ -17,7 +17,9 @@ from stepward.server.empty_node import EmptyNode
 from stepward.server.logbook.identity import known_identity
 from stepward.server.node import Node, version
 from stepward.server.peers import certificate
+from stepward.server.probes import ProbesAddressTaken
 from stepward.server.room_to_begin import room_to_begin
+from stepward.server.store.lock import refuse_held
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +45,7 @@ async def serve(configuration: Configuration, orders: Orders) -> str:
     """Run a node until a signal, or until it cannot go on; why it cannot, empty otherwise.
 
     Raises:
-        ServerError: The directory cannot be used, or belongs to another node.
+        ServerError: The directory cannot be used, or belongs to another node, or this node runs already.
         AddressTaken: The address cannot be listened on.
         ProbesAddressTaken: That of the pages for monitoring cannot.
     """
@@ -54,15 +56,21 @@ async def serve_until(
     asked: asyncio.Event, cluster: ClusterConfig, config: NodeConfig, *, ready_fd: int | None = None
 ) -> str:
     """As `serve`, until somebody sets `asked`."""
-    stop = asyncio.create_task(asked.wait())
     # First of all, so that whoever waits for this process can ask it what it waits for.
-    beginning = Beginning(config, version=version())
+    try:
+        beginning = Beginning(config, version=version())
+    except ProbesAddressTaken:
+        # By this very node, when it was started before: that says more than that its address is taken.
+        refuse_held(config.data)
+        raise
+    stop = asyncio.create_task(asked.wait())
     try:
         if config.tls is not None:
             _look_at_certificate(config)
         # Whoever starts a node of a cluster does so again and again. One that is alone says at once why it cannot.
-        if config.nodes and not await room_to_begin(config, stop):
+        if config.nodes and not await room_to_begin(config, stop, on_waiting=beginning.wait_for_room):
             return ""
+        beginning.go_on()
         identity = known_identity(config.data)
         if identity is None and config.nodes:
             identity = await _become_member(cluster, config, stop, beginning)
@@ -107,7 +115,7 @@ async def _become_member(
     _tell(None, "waiting", empty.address, None, node_id=config.node_id, http=beginning.address)
     member = asyncio.create_task(empty.member())
     await asyncio.wait((member, stop), return_when=asyncio.FIRST_COMPLETED)
-    beginning.become_member()
+    beginning.go_on()
     if member.done():
         return member.result()
     member.cancel()

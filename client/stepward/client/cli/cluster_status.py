@@ -48,12 +48,16 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Found:
-    """What came of asking one node. `node_id` of one that did not answer is known when another one named it."""
+    """What came of asking one node. `node_id` of one that did not answer is known when another one named it.
+
+    Ages count up to `answered_at` (None: now): what is shown may have waited for another node, that did not answer.
+    """
 
     address: str
     node_id: str = ""
     status: NodeStatus | None = None
     error: str = ""
+    answered_at: datetime | None = None
 
     @property
     def name(self) -> str:
@@ -114,7 +118,7 @@ def _ask_one(session: Session, node_id: str, address: str) -> Found:
             # Of certificates gRPC says no more than that the connection was closed.
             why = session.why_refused(address) if isinstance(error, Unreachable) else ""
             return Found(address, node_id, error=f"{said}: {why}" if why else said)
-    return Found(address, answer.node_id, answer)
+    return Found(address, answer.node_id, answer, answered_at=datetime.now(UTC))
 
 
 def judge(found: Sequence[Found], now: datetime) -> Iterator[str]:
@@ -123,6 +127,8 @@ def judge(found: Sequence[Found], now: datetime) -> Iterator[str]:
     for node in found:
         if node.status is None:
             yield f"{node.name} does not answer: {node.error}"
+            if (free_bytes := _free_bytes_known(node.node_id, statuses)) is not None and free_bytes < FREE_BYTES_MIN:
+                yield f"{node.name} has only {_bytes(free_bytes)} of free disk, as the leader knows it"
         else:
             yield from _node_troubles(node.status)
     yield from cluster_advice.refusals(statuses)
@@ -131,7 +137,14 @@ def judge(found: Sequence[Found], now: datetime) -> Iterator[str]:
         yield f"the nodes belong to different clusters: {', '.join(clusters)}"
     elif clusters:
         yield from supervision_status.troubles(statuses)
-        yield from _shard_troubles([shard for status in statuses for shard in status.shards], now)
+        yield from _shard_troubles([shard for status in statuses for shard in status.shards])
+        yield from _silence(found, now)
+
+
+def _free_bytes_known(node_id: str, statuses: Sequence[NodeStatus]) -> int | None:
+    """What the leader knows of another node's disk, of those that answer; None: nothing."""
+    followers = (one for status in statuses for shard in status.shards if shard.leader for one in shard.followers)
+    return next((one.free_bytes for one in followers if one.node_id == node_id), None)
 
 
 def _node_troubles(status: NodeStatus) -> Iterator[str]:
@@ -144,7 +157,7 @@ def _node_troubles(status: NodeStatus) -> Iterator[str]:
             yield f"{status.node_id} has only {_bytes(shard.free_bytes)} of free disk"
 
 
-def _shard_troubles(shards: Sequence[ShardStatus], now: datetime) -> Iterator[str]:
+def _shard_troubles(shards: Sequence[ShardStatus]) -> Iterator[str]:
     if not any(shard.leader for shard in shards):
         leader_ids = sorted({shard.leader_id for shard in shards if shard.leader_id})
         yield f"{' or '.join(leader_ids)} leads, and no supervisor is at work there" if leader_ids else "nobody leads"
@@ -158,18 +171,29 @@ def _shard_troubles(shards: Sequence[ShardStatus], now: datetime) -> Iterator[st
         if len(different) > 1:
             shown = ", ".join(sorted(one[:12] for one in different))
             yield f"nodes hold different rows at sequence {sequence}: {shown}"
-    beats = [shard.supervisor_beat_at for shard in shards if shard.supervisor_beat_at is not None]
-    # Newer nodes judge that themselves.
-    is_told = any(shard.supervision is not None for shard in shards)
-    if beats and not is_told and (now - max(beats)).total_seconds() > BEAT_AGE_S_MAX:
-        yield f"nobody supervises the jobs: the last beat was {ago(max(beats), now)} ago"
+
+
+def _silence(found: Sequence[Found], now: datetime) -> Iterator[str]:
+    """Supervision that has stopped, by wall clocks: of older nodes, since newer ones judge that themselves."""
+    told = [(node, shard) for node in found if node.status is not None for shard in node.status.shards]
+    if any(shard.supervision is not None for _, shard in told):
+        return
+    beats = [
+        ((node.answered_at or now) - shard.supervisor_beat_at, shard.supervisor_beat_at)
+        for node, shard in told
+        if shard.supervisor_beat_at is not None
+    ]
+    if beats and min(beats)[0].total_seconds() > BEAT_AGE_S_MAX:
+        age, beat_at = min(beats)
+        yield f"nobody supervises the jobs: the last beat was {ago(beat_at, beat_at + age)} ago"
 
 
 def _print_table(found: Sequence[Found]) -> None:
     if not found:
         return
     newest = max((shard.sequence for node in found if node.status for shard in node.status.shards), default=0)
-    print_table(COLUMNS, [_row(node, newest) for node in found])
+    statuses = [node.status for node in found if node.status]
+    print_table(COLUMNS, [_row(node, newest, statuses) for node in found])
     for cluster_id in sorted({node.status.cluster_id for node in found if node.status and node.status.cluster_id}):
         click.echo(f"\ncluster {cluster_id}, jobs: {_jobs(found)}")
     shards = [shard for node in found if node.status for shard in node.status.shards]
@@ -177,20 +201,28 @@ def _print_table(found: Sequence[Found]) -> None:
         click.echo(line)
 
 
-def _row(node: Found, newest: int) -> tuple[str, ...]:
+def _row(node: Found, newest: int, statuses: Sequence[NodeStatus]) -> tuple[str, ...]:
     if node.status is None:
-        return (node.node_id or "?", node.address, "UNREACHABLE", *[""] * (len(COLUMNS) - 3))
+        known = _free_bytes_known(node.node_id, statuses)
+        free = "" if known is None else _bytes(known)
+        return (node.node_id or "?", node.address, "UNREACHABLE", *[""] * 5, free, *[""] * (len(COLUMNS) - 9))
     status = node.status
-    process = (ago(status.started_at), str(status.pid), status.version)
+    process = (ago(status.started_at, node.answered_at), str(status.pid), status.version)
     if not status.shards:
         return (node.name, node.address, str(status.state), *[""] * 8, *process)
     shard = status.shards[0]
     role = supervision_status.role(shard)
-    beat = f"{ago(shard.supervisor_beat_at)} ago" if shard.supervisor_beat_at else "never"
     seen = shard.supervision.health if shard.supervision is not None else ""
     state = f"{status.state}, fetching rows" if shard.fetching_rows else str(status.state)
     head = (str(shard.term), str(shard.sequence), shard.hash[:12], str(newest - shard.sequence))
-    return (node.name, node.address, state, role, *head, _bytes(shard.free_bytes), beat, seen, *process)
+    return (node.name, node.address, state, role, *head, _bytes(shard.free_bytes), _beat(node, shard), seen, *process)
+
+
+def _beat(node: Found, shard: ShardStatus) -> str:
+    """How long ago the last beat came, by the node's own clock where it says so: its verdict is made of that."""
+    if shard.supervision is not None and shard.supervision.beat_age is not None:
+        return supervision_status.seconds_ago(shard.supervision.beat_age)
+    return f"{ago(shard.supervisor_beat_at, node.answered_at)} ago" if shard.supervisor_beat_at else "never"
 
 
 def _jobs(found: Sequence[Found]) -> str:

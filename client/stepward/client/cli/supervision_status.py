@@ -33,6 +33,11 @@ def role(shard: ShardStatus) -> str:
     return f"leader, supervisor {state}" if state else "follower"
 
 
+def seconds_ago(age: timedelta) -> str:
+    """An age in a table."""
+    return f"{_seconds(age)} ago"
+
+
 def lines(seen: Supervision | None) -> Iterator[str]:
     """More of it than fits into a row: what is due and overdue, what waits for a person, what is held back."""
     if seen is None:

@@ -184,7 +184,10 @@ class ClusterService:
 
     def _follower(self, follower: Follower) -> cluster_service_pb2.FollowerStatus:
         message = cluster_service_pb2.FollowerStatus(
-            node_id=follower.node_id, connected=follower.connected, match_index=follower.match_index
+            node_id=follower.node_id,
+            connected=follower.connected,
+            match_index=follower.match_index,
+            free_bytes=follower.free_bytes,
         )
         age_ms = self._vitals.answer_age_ms(follower.answered_at_ms)
         if age_ms is not None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import fcntl
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from stepward.server.store.errors import StoreInUse
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+_FILE: Final = "node.lock"
 
 
 class DirectoryLock:
@@ -22,13 +25,12 @@ class DirectoryLock:
     """
 
     def __init__(self, directory: Path) -> None:
-        self._descriptor: int | None = os.open(directory / "node.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._descriptor: int | None = os.open(directory / _FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(self._descriptor, 20, 0)
+            _take(directory, self._descriptor, fcntl.LOCK_EX)
+        except StoreInUse:
             self.release()
-            raise StoreInUse(directory, int(holder) if holder.isdigit() else None) from None
+            raise
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, str(os.getpid()).encode(), 0)
 
@@ -37,3 +39,27 @@ class DirectoryLock:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+
+def refuse_held(directory: Path) -> None:
+    """Look whether somebody has the directory, without having it, or making anything there.
+
+    Raises:
+        StoreInUse: Somebody has.
+    """
+    try:
+        descriptor = os.open(directory / _FILE, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        _take(directory, descriptor, fcntl.LOCK_SH)
+    finally:
+        os.close(descriptor)
+
+
+def _take(directory: Path, descriptor: int, kind: int) -> None:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(descriptor, 20, 0)
+        raise StoreInUse(directory, int(holder) if holder.isdigit() else None) from None
