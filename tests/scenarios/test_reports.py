@@ -395,8 +395,8 @@ def test_h064_a_report_that_raises_leaves_no_trace(monkeypatch: pytest.MonkeyPat
     world.submit("j2", "single")
     succeed = advance.succeed
 
-    def half(batch: Batch, job_id: str, ordinal: int, step: Step, output: Payload) -> None:
-        succeed(batch, job_id, ordinal, step, output)
+    def half(batch: Batch, job_id: str, ordinal: int, step: Step, output: Payload, *, attempts: int) -> None:
+        succeed(batch, job_id, ordinal, step, output, attempts=attempts)
         assert job_id != "j1"
 
     monkeypatch.setattr(advance, "succeed", half)

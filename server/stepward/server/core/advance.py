@@ -31,6 +31,11 @@ def goes_forward(progress: Progress) -> bool:
     return progress.state in (JobState.RUNNING, JobState.PAUSED)
 
 
+def is_stopping(progress: Progress) -> bool:
+    """Whether what goes forward is being stopped: nothing of it may start any more."""
+    return progress.state is JobState.COMPENSATING and not progress.undoing
+
+
 def is_given_up(progress: Progress) -> bool:
     """Whether no forward step will ever become ready again: the job is being undone, or has ended."""
     return progress.undoing or progress.state is JobState.COMPENSATING or progress.state in rows.JOB_STATES_FINAL
@@ -94,17 +99,18 @@ def _lane(batch: Batch, job_id: str, ordinal: int, phase: Phase) -> bytes:
     return keys.lane(batch.job(job_id).namespace, policy.queue, policy.action)
 
 
-def succeed(batch: Batch, job_id: str, ordinal: int, step: Step, output: Payload) -> None:
-    """A step has given an output."""
-    from stepward.server.core import compensation  # noqa: PLC0415 - the two rules call each other
-
+def succeed(batch: Batch, job_id: str, ordinal: int, step: Step, output: Payload, *, attempts: int) -> None:
+    """A step has given an output, with so many attempts."""
     forget_progress(batch, job_id, ordinal)
     batch.draft.put(keys.output(job_id, ordinal), rows.Output(output))
     # While its job is stopping the timer marks the step as not yet settled; `settle` takes it away.
-    stopping = compensation.is_stopping(batch.progress(job_id))
-    batch.move(job_id, ordinal, step, StepState.SUCCEEDED, batch.led_in(0) if stopping else NO_TIMER, failure=None)
+    stopping = is_stopping(batch.progress(job_id))
+    timer = batch.led_in(0) if stopping else NO_TIMER
+    batch.move(job_id, ordinal, step, StepState.SUCCEEDED, timer, failure=None, attempts=attempts)
     step_succeeded(batch, job_id, ordinal)
     if stopping:
+        from stepward.server.core import compensation  # noqa: PLC0415 - the two rules call each other
+
         compensation.settle(batch, job_id, ordinal)
 
 
@@ -123,14 +129,17 @@ def step_succeeded(batch: Batch, job_id: str, ordinal: int, *, tell_later: bool 
     that is passed over as soon as it would begin, since its dependents may have to be passed over like it.)
     """
     progress = batch.progress(job_id)
-    progress = batch.put_progress(job_id, progress, steps_open=progress.steps_open - 1)
-    if not goes_forward(progress):
-        return
-    if progress.steps_open == 0:
-        ended_wall_ms = batch.moment.wall_ms
-        batch.put_progress(job_id, progress, state=JobState.COMPLETED, ended_wall_ms=ended_wall_ms, failure=None)
+    steps_open = progress.steps_open - 1
+    forward = goes_forward(progress)
+    if forward and not steps_open:
+        completed = {"state": JobState.COMPLETED, "ended_wall_ms": batch.moment.wall_ms, "failure": None}
+        batch.put_progress(job_id, progress, steps_open=0, **completed)
         batch.event(job_id, EventType.JobCompleted)
-    elif tell_later:
+        return
+    batch.put_progress(job_id, progress, steps_open=steps_open)
+    if not forward:
+        return
+    if tell_later:
         spreads.begin_later(batch, job_id, ordinal)
     else:
         spreads.begin(batch, job_id, ordinal)

@@ -185,7 +185,8 @@ class Batch:
             timer_at_ms=timer.at_ms,
             **changes,
         )
-        if (step.timer_clock, step.timer_at_ms, states.duty(step.state)) != (*timer, states.duty(state)):
+        is_same = step.timer_at_ms == timer.at_ms and step.timer_clock is timer.clock
+        if not (is_same and (state is step.state or states.duty(state) is states.duty(step.state))):
             self._move_timer(job_id, ordinal, step, after)
         self.draft.put(keys.step(job_id, ordinal), after)
         if waits:

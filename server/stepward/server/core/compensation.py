@@ -150,17 +150,12 @@ def begin(batch: Batch, job_id: str, progress: Progress) -> None:
 
 def is_unwanted(batch: Batch, job_id: str, phase: Phase) -> bool:
     """Whether what a part of a step is at work for is being stopped. An undo never is, nor a question before one."""
-    return phase.part is not Part.UNDO and is_stopping(batch.progress(job_id))
-
-
-def is_stopping(progress: Progress) -> bool:
-    """Whether what goes forward is being stopped: nothing of it may start any more."""
-    return progress.state is JobState.COMPENSATING and not progress.undoing
+    return phase.part is not Part.UNDO and advance.is_stopping(batch.progress(job_id))
 
 
 def starts_nothing(progress: Progress, phase: Phase) -> bool:
     """Whether a part of a step may not start any more, although the walk that stops it may not have come to it."""
-    return progress.terminating or (phase.part is not Part.UNDO and is_stopping(progress))
+    return progress.terminating or (phase.part is not Part.UNDO and advance.is_stopping(progress))
 
 
 def check_may_turn_back(batch: Batch, job_id: str, cannot: str, *, despite: int | None = None) -> None:
@@ -262,7 +257,7 @@ def settle(batch: Batch, job_id: str, ordinal: int) -> None:
     not counted yet.
     """
     progress = batch.progress(job_id)
-    if not is_stopping(progress):
+    if not advance.is_stopping(progress):
         return
     step = batch.step(job_id, ordinal)
     assert step is not None

@@ -28,6 +28,8 @@ class Draft:
         self._reader = reader
         # Kept apart by kind (the first byte of the key), so that a scan looks only at changes of its own kind.
         self._changes: dict[int, dict[bytes, Row | None]] = {}
+        # Every row that was looked at or written, as this batch leaves it so far.
+        self._seen: dict[bytes, Row | None] = {}
         self._undo: list[tuple[bytes, object]] = []
         # Keys that the reader has and that this batch has removed, whatever became of them since.
         self._removed: set[bytes] = set()
@@ -39,10 +41,10 @@ class Draft:
 
     def get(self, key: bytes) -> Row | None:
         """The row under `key` as this batch leaves it so far."""
-        kind = self._changes.get(key[0])
-        if kind is not None and key in kind:
-            return kind[key]
-        return self._reader.get(key)
+        row = self._seen.get(key, _ABSENT)
+        if row is _ABSENT:
+            row = self._seen[key] = self._reader.get(key)
+        return row  # type: ignore[return-value]  # what is seen are rows and None; _ABSENT only stands in for a lack
 
     def committed(self, key: bytes) -> Row | None:
         """The row under `key` as it was before this batch."""
@@ -56,8 +58,7 @@ class Draft:
 
     def require(self, key: bytes, type_: type[R]) -> R:
         """The row under `key`, which cannot be missing unless we are wrong."""
-        row = self.get(key)
-        assert row is not None, key
+        row = self._seen.get(key) or self.get(key)
         assert isinstance(row, type_), (key, type(row), type_)
         return row
 
@@ -72,8 +73,7 @@ class Draft:
         if self._reader.get(key) is not None:
             self._change(key, None)
             return
-        kind = self._changes[key[0]]
-        self._undo.append((key, kind.pop(key)))
+        self._take_out(key)
 
     def remove(self, key: bytes) -> None:
         """Delete an index row that is surely there: a timer, a place in a lane. Costs no look into the store.
@@ -88,12 +88,19 @@ class Draft:
         elif key in self._removed:
             self._change(key, None)
         else:
-            self._undo.append((key, kind.pop(key)))
+            self._take_out(key)
 
     def _change(self, key: bytes, row: Row | None) -> None:
-        kind = self._changes.setdefault(key[0], {})
+        kind = self._changes.get(key[0])
+        if kind is None:
+            kind = self._changes[key[0]] = {}
         self._undo.append((key, kind.get(key, _ABSENT)))
-        kind[key] = row
+        kind[key] = self._seen[key] = row
+
+    def _take_out(self, key: bytes) -> None:
+        """Forget a row that this batch has put and the reader lacks."""
+        self._undo.append((key, self._changes[key[0]].pop(key)))
+        self._seen[key] = None
 
     def keys(self, prefix: bytes, *, after: bytes = b"") -> Iterator[bytes]:
         """Keys that begin with `prefix`, in order, as this batch leaves them so far, behind `after`.
@@ -153,8 +160,9 @@ class Draft:
             kind = self._changes[key[0]]
             if before is _ABSENT:
                 kind.pop(key, None)
+                self._seen.pop(key, None)
             else:
-                kind[key] = before  # type: ignore[assignment]  # only rows and None are ever recorded beside _ABSENT
+                kind[key] = self._seen[key] = before  # type: ignore[assignment]  # rows and None, beside _ABSENT
         _take_back(self._events, self._event_log, events)
         _take_back(self._moved, self._moved_log, moved)
 

@@ -129,7 +129,7 @@ def _of_job(case: Case) -> Iterator[Reason]:
         yield Reason(K.STUCK, told, f'stepward job cancel {job_id}, or stepward job terminate {job_id} --reason "..."')
     if case.reader.get(keys.job_pass(job_id)) is not None or _first(case.reader, keys.spreads(job_id)) is not None:
         yield Reason(K.UNDER_WAY, "the server goes through the steps of the job, some in each batch")
-    if compensation.is_stopping(progress):
+    if advance.is_stopping(progress):
         yield Reason(
             K.SETTLING,
             f"the job is to be undone, once no attempt can act any more: {progress.settling} steps may still",

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stepward.server.core import (
+    advance,
     compensation,
     incidents,
     keys,
@@ -157,7 +158,7 @@ def _step_violations(
         if mover is Mover.PERSON and passed:
             yield "it waits for a person, and has a timer"
     elif mover is Mover.TIMER and not (
-        (step.state is StepState.OUTCOME_UNKNOWN and (progress.undoing or compensation.is_stopping(progress)))
+        (step.state is StepState.OUTCOME_UNKNOWN and (progress.undoing or advance.is_stopping(progress)))
         or (pauses.is_held_back(step) and not passed)
     ):
         yield "it has no timer"

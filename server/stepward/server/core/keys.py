@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from enum import IntEnum
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -121,6 +122,10 @@ TIMER_QUEUES: Final = (
 )
 
 
+# A batch asks for the keys of one and the same job dozens of times.
+_MADE_MAX: Final = 1 << 14
+
+
 def encode_row(row: Row) -> bytes:
     """The bytes of a row."""
     return _encode(row)
@@ -136,11 +141,13 @@ def decode_row(key: bytes, value: bytes) -> Row:
     return _DECODERS[key[0]](value)
 
 
+@lru_cache(_MADE_MAX)
 def job(job_id: str) -> bytes:
     """Key of a job's `rows.Job`."""
     return JOB + job_id.encode()
 
 
+@lru_cache(_MADE_MAX)
 def progress(job_id: str) -> bytes:
     """Key of a job's `rows.Progress`."""
     return PROGRESS + job_id.encode()
@@ -151,6 +158,7 @@ def progress_job_id(key: bytes) -> str:
     return key[1:].decode()
 
 
+@lru_cache(_MADE_MAX)
 def step(job_id: str, ordinal: int) -> bytes:
     """Key of a step's `rows.Step`."""
     return STEP + subject(job_id, ordinal)
@@ -191,6 +199,7 @@ def spreads(job_id: str) -> bytes:
     return SPREAD + job_id.encode() + b"/"
 
 
+@lru_cache(_MADE_MAX)
 def subject(job_id: str, ordinal: int) -> bytes:
     """A step as the tail of a key."""
     return job_id.encode() + b"/" + ordinal.to_bytes(2, "big")
@@ -201,6 +210,7 @@ def parse_subject(tail: bytes) -> tuple[str, int]:
     return tail[:-3].decode(), int.from_bytes(tail[-2:], "big")
 
 
+@lru_cache(_MADE_MAX)
 def lane(namespace: str, queue: str, action: str) -> bytes:
     """Prefix of the ready steps that one kind of agent may take."""
     return READY + b"\0".join((namespace.encode(), queue.encode(), action.encode())) + b"\0"
@@ -229,7 +239,7 @@ def timers_from(clock: Clock, duty: Duty, at_ms: int) -> bytes:
 
 def step_timer(clock: Clock, duty: Duty, at_ms: int, job_id: str, ordinal: int) -> bytes:
     """Key of a step's `rows.Timer`. Its duty follows from the step's state (`states.duty`)."""
-    return timers_from(clock, duty, at_ms) + TIMER_STEP + subject(job_id, ordinal)
+    return b"T%c%c%b%b%b" % (clock, duty, at_ms.to_bytes(8, "big"), TIMER_STEP, subject(job_id, ordinal))
 
 
 def session_timer(at_led_ms: int, session_id: str, *, ending: bool = False) -> bytes:
@@ -289,6 +299,7 @@ def owner(key: bytes) -> str:
     return (key[1:] if key[:1] == SESSION else key[1 : key.index(b"\0")]).decode()
 
 
+@lru_cache(_MADE_MAX)
 def assignments(session_id: str) -> bytes:
     """Prefix of the assignments of a session."""
     return ASSIGNMENT + session_id.encode() + b"\0"
@@ -296,7 +307,7 @@ def assignments(session_id: str) -> bytes:
 
 def assignment(session_id: str, token: int, job_id: str, ordinal: int) -> bytes:
     """Key of a `rows.Assignment`."""
-    return assignments(session_id) + token.to_bytes(8, "big") + subject(job_id, ordinal)
+    return b"%b%b%b" % (assignments(session_id), token.to_bytes(8, "big"), subject(job_id, ordinal))
 
 
 def parse_assignment(key: bytes) -> tuple[str, int, str, int]:

@@ -9,7 +9,7 @@ import heapq
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from stepward.server.core import advance, breakers, compensation, keys, leases, rows, states
+from stepward.server.core import advance, breakers, keys, leases, rows, states
 from stepward.server.core.rows import Effect, JobState, Part, StartMode
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def _start(spec: StepSpec, part: Part) -> StartMode:
 
 def _may_be_offered(progress: Progress) -> bool:
     """Whether what stands in a lane of a job may leave it, and does not only wait for a walk to come to it."""
-    return not (progress.state is JobState.PAUSED or progress.terminating or compensation.is_stopping(progress))
+    return not (progress.state is JobState.PAUSED or progress.terminating or advance.is_stopping(progress))
 
 
 def _offer(batch: Batch, session_id: str, job_id: str, ordinal: int) -> Step:

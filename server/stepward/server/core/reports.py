@@ -311,8 +311,7 @@ def _succeeded(batch: Batch, job_id: str, ordinal: int, step: Step, output: rows
             compensation.undo_ended(batch, job_id, ordinal)
         case Part.ACTION:
             batch.event(job_id, EventType.StepSucceeded, ordinal=ordinal, attempt=number, token=step.token)
-            step = batch.keep(job_id, ordinal, step, attempts=number)
-            advance.succeed(batch, job_id, ordinal, step, output)
+            advance.succeed(batch, job_id, ordinal, step, output, attempts=number)
         case never:
             assert_never(never)
     return RECORDED, ""

@@ -60,7 +60,9 @@ def _starts(policy: Policy, first_log_ms: int) -> list[Bound]:
 
 def waiting(policy: Policy, *, first_log_ms: int, ready_log_ms: int) -> Bound:
     """How long something may be ready without an attempt. On a tie the longer bound is told."""
-    return _earliest([*_starts(policy, first_log_ms), Bound(ready_log_ms + policy.queue_ms, Trouble.QUEUE_TIME)])
+    queue = Bound(ready_log_ms + policy.queue_ms, Trouble.QUEUE_TIME)
+    bounds = _starts(policy, first_log_ms)
+    return _earliest([*bounds, queue]) if bounds else queue
 
 
 def working(policy: Policy, step: Step, *, heard_log_ms: int) -> Bound:

@@ -100,7 +100,7 @@ def _found_done(batch: Batch, job_id: str, ordinal: int, step: Step, output: Pay
     before_undo = batch.progress(job_id).undoing
     step = put_back(batch, job_id, ordinal, step)
     batch.event(job_id, EventType.StepFoundDone, ordinal=ordinal, token=step.token)
-    advance.succeed(batch, job_id, ordinal, step, output)
+    advance.succeed(batch, job_id, ordinal, step, output, attempts=step.attempts)
     step = batch.require_step(job_id, ordinal)
     if before_undo and not compensation.undo_it(batch, job_id, ordinal, step):
         compensation.undo_ended(batch, job_id, ordinal)
@@ -119,7 +119,7 @@ def _found_not_done(batch: Batch, job_id: str, ordinal: int, step: Step) -> None
         kept = aside.state in (StepState.FAILED, StepState.SKIPPED)
         batch.move(job_id, ordinal, step, aside.state if kept else StepState.CANCELLED, NO_TIMER)
         compensation.undo_ended(batch, job_id, ordinal)
-    elif compensation.is_stopping(batch.progress(job_id)):
+    elif advance.is_stopping(batch.progress(job_id)):
         attempts.unsettle(batch, job_id, ordinal, step)
     else:
         failure = aside.failure or Failure("UNKNOWN")
@@ -136,7 +136,7 @@ def not_told(batch: Batch, job_id: str, ordinal: int, step: Step, why: str) -> N
     if batch.progress(job_id).undoing:
         if not compensation.undo_it(batch, job_id, ordinal, step):
             compensation.undo_ended(batch, job_id, ordinal)
-    elif compensation.is_stopping(batch.progress(job_id)):
+    elif advance.is_stopping(batch.progress(job_id)):
         attempts.unsettle(batch, job_id, ordinal, step)
     else:
         failure = aside.failure or Failure("UNKNOWN")

@@ -42,6 +42,8 @@ _BODY_KIND: Final = keys.DEFINITION_BODY[0]
 _ASSIGNMENT_KIND: Final = keys.ASSIGNMENT[0]
 # Kinds of which there are few, and whose number is asked for often.
 _COUNTED_KINDS: Final = (keys.SESSION, keys.BREAKER)
+_COUNTED_INTS: Final = frozenset(kind[0] for kind in _COUNTED_KINDS)
+_KEPT_KINDS: Final = _SMALL_KINDS | _PAYLOAD_KINDS | {_BODY_KIND}
 
 
 class LiveRows:
@@ -94,9 +96,12 @@ class LiveRows:
     def applied(self, changes: Mapping[bytes, Row | None]) -> None:
         """Take over what a batch changed. Called after the store has it; safe to repeat."""
         for key, row in changes.items():
-            if key[0] == _ASSIGNMENT_KIND:
+            kind = key[0]
+            if kind not in _KEPT_KINDS:
+                continue
+            if kind == _ASSIGNMENT_KIND:
                 self._note_assignment(key, there=row is not None)
-            elif key[:1] in self._counted:
+            elif kind in _COUNTED_INTS:
                 counted = self._counted[key[:1]]
                 (counted.discard if row is None else counted.add)(key)
             if row is None:
@@ -107,6 +112,8 @@ class LiveRows:
     def _fetch(self, key: bytes) -> Row | None:
         row = self._old.get(key)
         if row is None:
+            if key[0] == _ASSIGNMENT_KIND and key not in self._assignments.get(key[: key.index(b"\0") + 1], ()):
+                return None
             value = self._store.get(key)
             if value is None:
                 return None
