@@ -171,16 +171,16 @@ async def test_webhook_gives_up(hearer: Hearer, monkeypatch: pytest.MonkeyPatch)
     assert "Stepward-Signature" not in hearer.requests(HOOK)[0].headers
 
 
-async def test_redirect_of_a_webhook_is_no_receipt(hearer: Hearer) -> None:
-    """As a GET, which is what becomes of it, nobody would see the body."""
-    hearer.answers.append(302)
-    with pytest.raises(NotTaken, match="it answered 302"):
-        await Poster().send(hearer.address + HOOK, b"{}")
-    hearer.answers.append(302)
-    await Poster().send(hearer.address + HOOK)
+@pytest.mark.parametrize("body", [b"{}", None])
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+async def test_redirect_is_no_receipt(hearer: Hearer, body: bytes | None, code: int) -> None:
+    """Nobody sees the body of a POST, and a GET would go to somebody else. Where it leads is told."""
+    hearer.answers.append(code)
+    with pytest.raises(NotTaken, match=f"it answered {code}, and leads to .*{PING}: give that address"):
+        await Poster().send(hearer.address + HOOK, body)
 
-    assert [request.body for request in hearer.requests(HOOK)] == [b"{}", b""]
-    assert [request.path for request in hearer.requests(PING)] == [PING]
+    assert [request.body for request in hearer.requests(HOOK)] == [body or b""]
+    assert hearer.requests(PING) == []
 
 
 def test_signature_is_what_the_page_says() -> None:

@@ -25,7 +25,7 @@ LOOK_EVERY_S: Final = 0.02
 PAGE_S_MAX: Final = 5.0
 
 PING, HOOK = "/ping", "/hook"
-REDIRECT: Final = 302
+REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 CANARIES_BACK: Final = re.compile(r'^stepward_watchdog_canaries_total{result="back"} (\d+)$', re.MULTILINE)
 
 
@@ -54,7 +54,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.requests.append(Request(time.monotonic(), self.path, dict(self.headers), body))
         code = self.server.answers.pop(0) if self.server.answers else 204
         self.send_response(code)
-        if code == REDIRECT:
+        if code in REDIRECTS:
             self.send_header("Location", PING)
         self.send_header("Content-Length", "0")
         self.end_headers()

@@ -7,10 +7,13 @@ connection, for longer than the bound. On the event loop, since a thread would h
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import ssl
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlsplit
+
+from stepward.server.lookup import Lookups
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,6 +23,8 @@ _LINE_BYTES_MAX: Final = 16 * 1024
 # Lines of interim answers (1xx) before the one that counts.
 _LINES_MAX: Final = 100
 _PORTS: Final = {"http": 80, "https": 443}
+# Of the process: what hangs stays behind, whoever asked.
+_LOOKUPS: Final = Lookups()
 _status = re.compile(rb"HTTP/1\.[01] ([1-5][0-9]{2})(?: |\r|\n)").match
 
 
@@ -100,7 +105,7 @@ async def post(
 
 async def _post(url: Url, body: bytes, headers: Mapping[str, str], trusts: ssl.SSLContext | None) -> int:
     assert url.secure is (trusts is not None), url.authority
-    reader, writer = await asyncio.open_connection(url.host, url.port, ssl=trusts, limit=_LINE_BYTES_MAX)
+    reader, writer = await _connection(url, trusts)
     try:
         lines = [f"POST {url.target} HTTP/1.1", f"Host: {url.authority}", "Connection: close"]
         lines += [f"Content-Length: {len(body)}", *(f"{name}: {value}" for name, value in headers.items())]
@@ -110,6 +115,18 @@ async def _post(url: Url, body: bytes, headers: Mapping[str, str], trusts: ssl.S
     finally:
         # In good order would be to wait for the other end, which may never come.
         writer.transport.abort()
+
+
+async def _connection(url: Url, trusts: ssl.SSLContext | None) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """To the first address of the host that takes one; the last one's refusal is what is told."""
+    *others, last = await _LOOKUPS.addresses(url.host)
+    name = url.host if url.secure else None
+    for address in others:
+        with contextlib.suppress(OSError):
+            return await asyncio.open_connection(
+                address, url.port, ssl=trusts, server_hostname=name, limit=_LINE_BYTES_MAX
+            )
+    return await asyncio.open_connection(last, url.port, ssl=trusts, server_hostname=name, limit=_LINE_BYTES_MAX)
 
 
 async def _read_status(reader: asyncio.StreamReader) -> int:

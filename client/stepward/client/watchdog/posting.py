@@ -21,6 +21,8 @@ REQUEST_S_MAX: Final = 5.0
 LEFT_BEHIND_MAX: Final = 4
 # Nobody reads an answer; this much is taken so that the connection ends in good order.
 _ANSWER_BYTES_MAX: Final = 1_024
+# Of where a redirect leads.
+_TOLD_CHARS_MAX: Final = 200
 
 
 class NotTaken(Exception):  # noqa: N818 - it reads as what happened
@@ -87,13 +89,17 @@ def _settle(ended: asyncio.Future[str], why: str) -> None:
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows a GET. What is posted would go on as a GET, without its body, and look as if it had been taken."""
+    """Follows none: what is posted would go on as a GET, without its body, and look as if it had been taken.
+
+    A GET would go where nobody has sent it: a dead-man service that has moved, or a page that asks for a login, is not
+    the one that was to be told that all is well.
+    """
 
     def redirect_request(  # type: ignore[explicit-override]  # `override` is of 3.12
         self, request: urllib.request.Request, *given: Any
     ) -> urllib.request.Request | None:
         """The next request; None: the answer is the redirect itself."""
-        return super().redirect_request(request, *given) if request.get_method() == "GET" else None
+        return None
 
 
 _OPENER: Final = urllib.request.build_opener(_Redirects)
@@ -107,7 +113,10 @@ def _request(url: str, body: bytes | None, headers: Mapping[str, str]) -> str:
             answer.read(_ANSWER_BYTES_MAX)
     except urllib.error.HTTPError as error:
         error.close()
-        return f"it answered {error.code}"
+        leads = error.headers.get("Location", "")[:_TOLD_CHARS_MAX] if 300 <= error.code < 400 else ""
+        return f"it answered {error.code}" + (
+            f", and leads to {leads}: give that address if it is meant" if leads else ""
+        )
     except (OSError, HTTPException, ValueError) as error:
         return str(error) or type(error).__name__
     return ""
