@@ -12,6 +12,7 @@ from stepward.client import errors
 from stepward.client.errors import StepwardError
 from stepward.client.failover import (
     DEFAULT_ADDRESSES,
+    NAME_MORE,
     TOLD_MAX,
     Addresses,
     Attempts,
@@ -301,6 +302,16 @@ def test_each_address_is_told_with_what_it_said() -> None:
         "100.0 s; look at it with: stepward cluster status"
     )
     assert "b:1 (not asked)" in given_up(Addresses("a:1,b:1"), unreachable("refused"))
+
+
+@pytest.mark.parametrize(("addresses", "told"), [("a:1", True), (DEFAULT_ADDRESSES, False), ("a:1,b:1", False)])
+def test_who_loses_the_only_node_that_was_named_is_told_to_name_more(addresses: str, told: bool) -> None:
+    """Once it has answered: before that the address may be wrong, and with several it is not what is missing."""
+    known, unknown = Addresses(addresses), Addresses(addresses)
+    known.answered(known.preferred)
+
+    assert (NAME_MORE in given_up(known, unreachable("refused"))) is told
+    assert NAME_MORE not in given_up(unknown, unreachable("refused"))
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,26 @@ def test_once_in_words(server: ScriptedServer) -> None:
     assert (well.code, well.stdout) == (0, "WELL: supervision is well\n")
     assert critical.code == 2
     assert critical.lines[0].startswith("CRITICAL: shard 0 shows no sign of life of its supervisor for 6")
-    assert critical.lines[1].startswith("  WARNING: the cluster has 2 nodes, 1 are watched: add to --nodes where n2 is")
+    assert critical.lines[1] == (
+        "  WARNING: only 1 of the 2 nodes of the cluster is watched; --nodes must name n2, too"
+    )
+
+
+def test_address_that_is_named_twice_is_told(server: ScriptedServer) -> None:
+    """However it is written; it may be a slip, and another node is not watched for it."""
+    server.always("GetStatus", said("n1"))
+    _, _, port = server.address.rpartition(":")
+
+    twice = run("watchdog", "--once", "--no-canary", "--nodes", f"{server.address}, ,", "--nodes", server.address)
+    once_each = run(
+        "watchdog", "--once", "--no-canary", "--nodes", f"{server.address},", "--nodes", f"127.0.0.2:{port}"
+    )
+
+    assert (twice.code, twice.stdout) == (0, "WELL: supervision is well\n")
+    assert twice.stderr == (
+        f"warning: --nodes names {server.address} more than once, where another node may be meant; it is watched once\n"
+    )
+    assert "more than once" not in once_each.stderr
 
 
 def test_nodes_are_those_of_the_session_unless_they_are_named(server: ScriptedServer) -> None:

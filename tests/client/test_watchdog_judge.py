@@ -52,7 +52,10 @@ def test_node_that_is_not_watched_is_told() -> None:
     verdict = look_at(["n1"], NODES)
 
     assert [reason.kind for reason in verdict.reasons] == [Kind.NOT_WATCHED]
-    assert "add to --nodes where n2, n3 is" in verdict.text
+    assert verdict.reasons[0].text == (
+        "only 1 of the 3 nodes of the cluster is watched; --nodes must name n2 (to the others n2:7654), "
+        "n3 (to the others n3:7654), too"
+    )
 
 
 def test_one_node_is_a_cluster() -> None:

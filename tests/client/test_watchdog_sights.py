@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from stepward.client import reading
-from stepward.client.values import NodeState
+from stepward.client.values import Member, NodeState
 from stepward.client.watchdog.sights import MEMBERS_MAX, SHARDS_MAX, Replica, Sight, Told, sight_of
 from stepward.v1 import cluster_service_pb2 as pb
 
@@ -71,7 +71,7 @@ def test_older_node() -> None:
         node_id="n2",
         cluster_id="c",
         state=NodeState.SERVING,
-        members=("n1",),
+        members=(Member("n1", ""),),
         replicas=(OLDER,),
     )
 

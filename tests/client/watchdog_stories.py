@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from stepward.client.values import NodeState
+from stepward.client.values import Member, NodeState
 from stepward.client.watchdog.history import DIFFERENCE_S, DOUBT_S, GAP_S_MAX, Canary
 from stepward.client.watchdog.judge import CANARY_LATE_S, CANARY_LOST_S, CRITICAL_S, WARNING_S
 from stepward.client.watchdog.sights import Replica, Sight, Told
@@ -56,7 +56,7 @@ def sight(name: str, at_s: float, changes: Changes, *, tells: bool, members: Seq
         node_id=name,
         cluster_id="c",
         state=NodeState.SERVING,
-        members=tuple(members),
+        members=tuple(Member(member, f"{member}:7654") for member in members),
         replicas=(replace(replica, **fields),),
     )
     return replace(seen, **node)

@@ -17,6 +17,9 @@ from stepward.client.errors import SAID, START_ONE, StepwardError
 DEFAULT_PORT = 7654
 DEFAULT_ADDRESSES = f"localhost:{DEFAULT_PORT}"
 
+# What to do when the only node that was named is gone.
+NAME_MORE = "of a cluster of several nodes name all of them, as in a:7654,b:7654,c:7654"
+
 # How many times one call may go to the wire. The deadlines end a call long before; this ends one whose clock stands.
 ATTEMPTS_MAX = 10_000
 # Addresses of which an error says what each has said. A cluster has fewer nodes.
@@ -295,6 +298,9 @@ class Attempts:
             elif self._addresses.is_default:
                 # Of other nodes nobody knows that they are none which this person would start.
                 message = f"{message}; {START_ONE}"
+            elif self._addresses.ever_answered and len(self._addresses.all) == 1:
+                # The one that was given is lost, and nothing but an address was missing to go on elsewhere.
+                message = f"{message}; it answered before: {NAME_MORE}"
         return type(error)(
             message,
             metadata=error.metadata,

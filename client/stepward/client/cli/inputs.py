@@ -199,7 +199,7 @@ def read_member(of: str) -> Callable[[click.Context, click.Parameter, str | None
         names = [member.value for member in enum if member.value != "UNSPECIFIED"]
         name = text.upper().replace("-", "_")
         if name not in names:
-            raise click.BadParameter(f"{text!r} is none of {', '.join(names).lower()}{suggestion(name, names)}")
+            raise click.BadParameter(f"{text!r} is not known{suggestion(name, names)}")
         return name
 
     return read

@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import signal
+from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +21,7 @@ from stepward.client.errors import TlsFilesWrong
 from stepward.client.failover import parse_addresses
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from stepward.client.watchdog.dog import Watchdog
     from stepward.client.watchdog.settings import Settings
@@ -196,6 +197,9 @@ def _settings(session: Session, options: dict[str, Any]) -> Settings:
         addresses = parse_addresses(named)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--nodes") from None
+    for address in _twice(named):
+        # No reason not to watch the others; and no news, in the form of a verdict, about the cluster.
+        note(f"warning: --nodes names {address} more than once, where another node may be meant; it is watched once")
     if len(addresses) > NODES_MAX:
         raise click.BadParameter(f"{len(addresses)} nodes are named; at most {NODES_MAX} can be", param_hint="--nodes")
     try:
@@ -215,6 +219,16 @@ def _settings(session: Session, options: dict[str, Any]) -> Settings:
         dead_man=options["dead_man"],
         dead_man_interval_s=options["dead_man_interval"],
     )
+
+
+def _twice(named: Sequence[str]) -> list[str]:
+    """The addresses that are named more than once."""
+    times = Counter(address for text in named for part in text.split(",") for address in _parsed(part))
+    return [address for address, count in times.items() if count > 1]
+
+
+def _parsed(part: str) -> tuple[str, ...]:
+    return parse_addresses(part) if part.strip() else ()
 
 
 def _listen(text: str) -> tuple[str, int]:

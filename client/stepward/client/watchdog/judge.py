@@ -15,6 +15,7 @@ from stepward.client.watchdog.history import DIFFERENCE_S
 from stepward.client.watchdog.verdicts import Kind, Level, Reason, Verdict
 
 if TYPE_CHECKING:
+    from stepward.client.values import Member
     from stepward.client.watchdog.history import History
     from stepward.client.watchdog.sights import Sight
 
@@ -96,14 +97,18 @@ def _cluster(history: History) -> Iterator[Reason]:
             yield Reason(
                 Kind.SAME_NODE_TWICE, Level.WARNING, f"{where} are all {node_id}: name each node once", node_id
             )
-    members = sorted({member for sight in answering for member in sight.members})
+    members = {member.node_id: member for sight in answering for member in sight.members}
     if len(members) > len(history.sights):
         met = {sight.node_id for sight in history.sights} | set(history.names.values())
-        unmet = ", ".join(member for member in members if member not in met)
-        text = (
-            f"the cluster has {len(members)} nodes, {len(history.sights)} are watched: add to --nodes where {unmet} is"
-        )
+        unmet = ", ".join(_named(member) for node_id, member in sorted(members.items()) if node_id not in met)
+        watched = f"{len(history.sights)} of the {len(members)} nodes of the cluster"
+        text = f"only {watched} {'is' if len(history.sights) == 1 else 'are'} watched; --nodes must name {unmet}, too"
         yield Reason(Kind.NOT_WATCHED, Level.WARNING, text)
+
+
+def _named(member: Member) -> str:
+    """A node, and where the others say that it is: whether it is reached there from here they cannot know."""
+    return f"{member.node_id} (to the others {member.address})" if member.address else member.node_id
 
 
 def _silent_s(history: History, sight: Sight) -> float:

@@ -16,7 +16,7 @@ from stepward.v1 import cluster_service_pb2
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from stepward.client.values import NodeStatus, ShardStatus
+    from stepward.client.values import Member, NodeStatus, ShardStatus
 
 
 # What is read of one answer, whoever gave it: more than any cluster has.
@@ -84,7 +84,7 @@ class Sight:
     cluster_id: str = ""
     state: NodeState = NodeState.UNSPECIFIED
     state_reason: str = ""
-    members: tuple[str, ...] = ()
+    members: tuple[Member, ...] = ()
     replicas: tuple[Replica, ...] = ()
 
     @property
@@ -102,7 +102,7 @@ def sight_of(address: str, at_s: float, status: NodeStatus) -> Sight:
         cluster_id=status.cluster_id,
         state=status.state,
         state_reason=status.state_reason,
-        members=tuple(member.node_id for member in status.members[:MEMBERS_MAX]),
+        members=status.members[:MEMBERS_MAX],
         replicas=tuple(_replica(*both) for both in shards),
     )
 
