@@ -8,9 +8,9 @@ from pathlib import Path
 import grpc
 import pytest
 
-from stepward.agents import AgentError, parent
+from stepward.agents import Agent, AgentError, engine, parent
 from stepward.client import TlsFiles
-from tests.agents.stub import BOUND_S, new_stub
+from tests.agents.stub import BOUND_S, Stub, new_stub, until
 from tests.agents.test_agent_live import trip
 from tests.agents.test_worker import ready, running
 from tests.certificates import Authority
@@ -38,6 +38,40 @@ async def test_worker_process_serves_over_tls(tmp_path: Path) -> None:
         await stub.stop()
 
     assert (stream.drained, code) == (True, 0)
+
+
+async def told(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, stub: Stub, agent: Agent) -> str:
+    """What an agent without a welcome finds out about why. The agent goes on trying."""
+    monkeypatch.setattr(engine, "WELCOME_S_MAX", 0.01)
+    task = asyncio.create_task(agent.serve(["127.0.0.1:1", stub.address]))
+    try:
+        await until(lambda: "connection_refused" in caplog.text)
+        assert not task.done()
+    finally:
+        agent.drain()
+        async with asyncio.timeout(BOUND_S):
+            await task
+    (line,) = [line for line in caplog.messages if line.startswith("connection_refused")]
+    return line
+
+
+async def test_agent_without_tls_is_told_that_it_is_spoken(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of gRPC one only hears "Socket closed", again and again; of a node that is not there nothing is added."""
+    node = Authority(tmp_path).files("n1", uri="stepward://node/n1")
+    stub = new_stub()
+    pair = (node.key.read_bytes(), node.certificate.read_bytes())
+    stub.credentials = grpc.ssl_server_credentials([pair], node.ca.read_bytes(), require_client_auth=True)
+    await stub.start()
+    try:
+        line = await told(caplog, monkeypatch, stub, trip())
+    finally:
+        await stub.stop()
+
+    assert line == (
+        f"connection_refused address={stub.address} why=the node speaks TLS, and no authority to trust was given"
+    )
 
 
 def test_parent_hands_the_files_to_its_worker() -> None:

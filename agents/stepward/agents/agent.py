@@ -154,6 +154,7 @@ class Agent:
                 drain_timeout_ms=round(self.drain_timeout_seconds * 1_000),
                 addresses=addresses,
                 dial=partial(open_channel, credentials=credentials),
+                tls=tls,
                 on_ready=on_ready,
             )
             if self._drain_asked:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.metadata
 import logging
 import os
@@ -12,7 +13,7 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from stepward.agents import definitions as definition_calls
 from stepward.agents import sight
@@ -26,7 +27,13 @@ from stepward.agents.runner import Runner
 from stepward.agents.session import EXIT_KILLED, Profile, Session
 from stepward.v1 import definition_pb2
 
+if TYPE_CHECKING:
+    from stepward.client.tls import TlsFiles
+
 SESSION_ID_BYTES: Final = 16
+# After so long without a welcome it is found out whether certificates are the reason, at so many addresses.
+WELCOME_S_MAX: Final = 2.0
+DIAGNOSED_MAX: Final = 3
 
 _log = logging.getLogger("stepward.agents.engine")
 
@@ -46,6 +53,7 @@ class Engine:
         drain_timeout_ms: int,
         addresses: Sequence[str],
         dial: Dial,
+        tls: TlsFiles | None,
         on_ready: Callable[[str], None] | None,
     ) -> None:
         self._actions = actions
@@ -60,9 +68,12 @@ class Engine:
             killable=tuple(sorted(name for name, action in actions.items() if action.place is not None)),
         )
         self._session = Session(self._profile, _new_session_id(), drain_timeout_ms=drain_timeout_ms)
+        self._addresses = addresses
         self._route = Route(addresses, random.Random())
         self._dial = dial
+        self._tls = tls
         self._on_ready = on_ready
+        self._welcomed = asyncio.Event()
         self._runner: Runner | None = None
         self._drain_asked = False
 
@@ -90,7 +101,7 @@ class Engine:
             dial=self._dial,
             steady_ms=steady_ms,
             new_session_id=_new_session_id,
-            on_ready=self._on_ready or (lambda session_id: None),
+            on_ready=self._ready,
             end_process=os._exit,
             user_loop=user_loop,
             user_sight=lambda: sight.of_thread(user_thread, codes),
@@ -108,7 +119,30 @@ class Engine:
         self._runner = runner
         if self._drain_asked:
             runner.drain()
-        return await runner.run(handlers)
+        refusals = asyncio.create_task(self._tell_refusals())
+        try:
+            return await runner.run(handlers)
+        finally:
+            refusals.cancel()
+
+    def _ready(self, session_id: str) -> None:
+        self._welcomed.set()
+        if self._on_ready is not None:
+            self._on_ready(session_id)
+
+    async def _tell_refusals(self) -> None:
+        """Say once why nobody welcomes this agent, when certificates are the reason: of them gRPC says nothing."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(WELCOME_S_MAX):
+                await self._welcomed.wait()
+        if self._welcomed.is_set():
+            return
+        from stepward.client.tls import why_refused  # noqa: PLC0415 - only who is not welcomed needs the client
+
+        for address in self._addresses[:DIAGNOSED_MAX]:
+            why = await asyncio.to_thread(why_refused, address, self._tls)
+            if why:
+                _log.warning("connection_refused address=%s why=%s", address, why)
 
     async def _apply_definitions(self, pause: Callable[[int], Awaitable[None]]) -> None:
         await definition_calls.apply(

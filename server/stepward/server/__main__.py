@@ -67,7 +67,9 @@ def _check(options: argparse.Namespace) -> int:
     if warning:
         sys.stderr.write(f"warning: {warning}\n")
     others = ", ".join(f"{node_id} at {address}" for node_id, address in sorted(node.peers.items())) or "no others"
-    sys.stdout.write(f"node {node.node_id} listens on {node.host}:{node.port}, keeps its data in {node.data}\n")
+    sys.stdout.write(
+        f"node {node.node_id} listens on {node.host}:{node.port}, keeps its data in {node.data.absolute()}\n"
+    )
     sys.stdout.write(f"its cluster has {others}; TLS is {'on' if node.tls else 'off'}\n")
     return 0
 

@@ -117,7 +117,7 @@ def _ask_one(session: Session, node_id: str, address: str) -> Found:
             said = error.metadata.get(SAID) or str(error)
             # Of certificates gRPC says no more than that the connection was closed.
             why = session.why_refused(address) if isinstance(error, Unreachable) else ""
-            return Found(address, node_id, error=f"{said}: {why}" if why else said)
+            return Found(address, node_id, error=why or said)
     return Found(address, answer.node_id, answer, answered_at=datetime.now(UTC))
 
 
