@@ -12,7 +12,8 @@
 #   make docs       write the pages of docs/ anew, from runs of the demos and of the fault matrix
 #   make outages    write the page of outages of nodes and supervisors anew, as root
 #   make museum     write the page of planted faults anew
-#   make simulation SEEDS=1000   run three simulated nodes through as many storms; SEED=7 replays one
+#   make simulation SEEDS=1000   run three simulated nodes through as many storms; SEED=7 replays one, and with
+#                              TWO_LEADERS=1 leaders are deceived until two of them want to remedy the same
 #   make soak HOURS=2            run bad days of supervision for so many simulated hours, and tell how soon all was noticed
 #   make kills ROUNDS=100      kill all of three real nodes at once under load, so many times
 #   make pauses ROUNDS=200     let their leader stand still under load, so many times
@@ -115,7 +116,7 @@ soak: env
 	$(BIN)/python -m tests.soak --hours $(or $(HOURS),2) $(if $(SEED),--seed $(SEED))
 
 simulation: env
-	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+	$(BIN)/python -m tests.simulation $(if $(TWO_LEADERS),--two-leaders) $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
 kills: env
 	$(BIN)/python -m tests.cluster.test_node_kills --rounds $(ROUNDS)

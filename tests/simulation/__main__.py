@@ -26,17 +26,18 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seeds", type=int, default=100, help="how many to run")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--without", default="", metavar="GUARD", help="take one of the guards away")
+    parser.add_argument("--two-leaders", action="store_true", help="deceive leaders")
     parser.add_argument("--until-red", action="store_true", help="stop at the first seed that is red")
     options = parser.parse_args(arguments)
     # What agents log is what they should do.
     logging.disable(logging.CRITICAL)
     with without(options.without):
-        return run_one(options.seed) if options.seed is not None else run_many(options)
+        return run_one(options) if options.seed is not None else run_many(options)
 
 
-def run_one(seed: int) -> int:
+def run_one(options: argparse.Namespace) -> int:
     """Replay a seed."""
-    return int(bool(run(seed, verbose=True, totals=Counter())))
+    return int(bool(run(options.seed, verbose=True, totals=Counter(), two_leaders=options.two_leaders)))
 
 
 def run_many(options: argparse.Namespace) -> int:
@@ -45,7 +46,7 @@ def run_many(options: argparse.Namespace) -> int:
     begun_s = time.process_time()
     seeds = range(options.first, options.first + options.seeds)
     for count, seed in enumerate(seeds, 1):
-        kind = run(seed, verbose=False, totals=totals)
+        kind = run(seed, verbose=False, totals=totals, two_leaders=options.two_leaders)
         if kind:
             totals[f"red {kind}"] += 1
             if options.until_red:
@@ -59,9 +60,9 @@ def run_many(options: argparse.Namespace) -> int:
     return int(red > 0)
 
 
-def run(seed: int, *, verbose: bool, totals: Counter[str]) -> str:
+def run(seed: int, *, verbose: bool, totals: Counter[str], two_leaders: bool) -> str:
     """Run one seed. Returns in which way it is red; empty: it is green."""
-    world = World(seed)
+    world = World(seed, two_leaders=two_leaders)
     world.verbose = verbose
     kind = ""
     try:
@@ -74,6 +75,7 @@ def run(seed: int, *, verbose: bool, totals: Counter[str]) -> str:
     totals.update(world.oracle.counts)
     totals.update({f"fault {kind}": count for kind, count in world.faults.counts.items()})
     totals.update({f"network {kind}": count for kind, count in world.network.counts.items()})
+    totals.update({f"belief {kind}": count for kind, count in world.beliefs.counts.items()})
     totals["simulated s"] += world.agenda.now_us // SECOND
     if verbose and not kind:
         print(f"seed {seed} is green after {world.agenda.now_us / SECOND:.3f} s; it ends as {world.digest}")

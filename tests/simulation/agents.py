@@ -55,13 +55,14 @@ class Agent:
         self._deferred: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._life = 0
         self.alive = False
+        self._is_lost = False
         self.start()
 
     # Life.
 
     def start(self) -> None:
         """A new process, which knows nothing of an older one."""
-        if self.alive:
+        if self.alive or self._is_lost:
             return
         self.alive, self.paused, self._deferred = True, False, []
         self._life += 1
@@ -86,6 +87,16 @@ class Agent:
         """Its process ends; what it did stays done."""
         self.alive = False
         self._world.network.detach(self, silently=False)
+
+    def lose(self) -> None:
+        """Its process ends, and none is started until it `come_back`."""
+        self._is_lost = True
+        self.kill()
+
+    def come_back(self) -> None:
+        """A new process may start, and does."""
+        self._is_lost = False
+        self.start()
 
     def pause(self) -> None:
         """It stands still; its clock does not."""
@@ -128,6 +139,11 @@ class Agent:
     def lease_runs(self) -> bool:
         """Whether it would start work at this moment."""
         return self.alive and self._session.lease_runs(self._clock.steady_ms())
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether a handler of this process runs."""
+        return bool(self._handlers)
 
     def works_on(self, job_id: str, step_id: str) -> AttemptKey | None:
         """The attempt of a step for which a handler of this process runs under a lease."""

@@ -159,6 +159,8 @@ class Network:
         self._parties: dict[str, Party] = {}
         self._cuts: Counter[tuple[str, str]] = Counter()
         self._cut_since: dict[tuple[str, str], int] = {}
+        # Directions that are cut until whoever did it says otherwise, whatever else is cut and mended.
+        self._parted: set[tuple[str, str]] = set()
         self._slow_us: dict[tuple[str, str], int] = {}
         # By direction: how many of the next messages of the logbook arrive as something else.
         self._to_garble: Counter[tuple[str, str]] = Counter()
@@ -263,6 +265,18 @@ class Network:
         if self._cuts[sender, to] == 0:
             for connection in self.connections(sender, to):
                 connection.mended(sender, self.rng.uniform(0, 200 * MS))
+
+    def part(self, sender: str, to: str) -> None:
+        """Cut one direction, so that nothing but `join` of the same makes it whole. Safe to repeat."""
+        if (sender, to) not in self._parted:
+            self._parted.add((sender, to))
+            self.cut(sender, to)
+
+    def join(self, sender: str, to: str) -> None:
+        """Undo `part`. Safe to repeat."""
+        if (sender, to) in self._parted:
+            self._parted.discard((sender, to))
+            self.mend(sender, to)
 
     def slow_down(self, sender: str, to: str, delay_us: int) -> None:
         """Add to the latency of one direction; 0 takes it away."""

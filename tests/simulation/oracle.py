@@ -18,7 +18,7 @@ from stepward.server.core.rows import Session
 from tests.simulation.clocks import DRIFT_MAX, WALL_ERROR_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from stepward.server.core.reader import Reader
     from stepward.server.core.rows import Head
@@ -92,6 +92,10 @@ class Oracle:
         # How many remedies there were, and the one of each attempt.
         self._remedies = 0
         self._remedied: dict[tuple[str, int, Part | None, int], LedgerEntry] = {}
+        # How many remedies of each part of a step led to another attempt, or might have.
+        self.remedies_of: Counter[tuple[str, str, Part | None]] = Counter()
+        # Attempts that a batch has granted, by job and token.
+        self._granted: set[tuple[str, int]] = set()
         # The true time, and where agents stand, by session: set by the world.
         self.elapsed_ms: Callable[[], int] = lambda: 1 << 62
         self.lease_runs: Callable[[str], bool] = lambda _session_id: False
@@ -187,6 +191,7 @@ class Oracle:
             newest = self._tokens[job_id, ordinal]
             self.red("token", f"{session_id} is given {job_id}/{ordinal} with {token} after {newest}")
         self._tokens[job_id, ordinal] = token
+        self._granted.add((job_id, token))
         self.counts["assignments"] += 1
 
     def _see_remedy(self, entry: LedgerEntry) -> None:
@@ -197,7 +202,10 @@ class Oracle:
         self._remedies += 1
         if entry.serial != self._remedies:
             self.red("ledger", f"{entry.serial} follows {self._remedies - 1}: {entry}")
-        if entry.by is By.PERSON or entry.remedy in (Remedy.RESEND, Remedy.WITHDRAW):
+        if entry.remedy in (Remedy.RESEND, Remedy.WITHDRAW):
+            return
+        self.remedies_of[entry.job_id, entry.step_id, entry.part] += 1
+        if entry.by is By.PERSON:
             return
         attempt = (entry.job_id, entry.ordinal, entry.part, entry.evidence.token)
         before = self._remedied.setdefault(attempt, entry)
@@ -205,6 +213,17 @@ class Oracle:
             self.red("remedied twice", f"{attempt}: {before} and {entry}")
         self.counts["remedies"] += 1
         self.counts[f"remedy {entry.trouble.name}"] += 1
+
+    def started_attempt(self, job_id: str, step_id: str, token: int) -> None:
+        """An agent begins to work. It was told to by a batch that all will ever know of."""
+        if (job_id, token) not in self._granted:
+            self.red("not granted", f"an agent starts {job_id}/{step_id} with {token}, which no batch has granted")
+
+    def executed(self, job_id: str, step_id: str, part: Part, tokens: Collection[int]) -> None:
+        """Under which tokens a part of a step took effect: one, and one more for each remedy at the most."""
+        remedies = self.remedies_of[job_id, step_id, part]
+        if len(tokens) > 1 + remedies:
+            self.red("executed", f"{part.name} of {job_id}/{step_id} with {sorted(tokens)}, after {remedies} remedies")
 
     def _see_end(self, session_id: str) -> None:
         """The cluster holds a session to be over; its agent must have known that first."""

@@ -6,7 +6,9 @@ a process that was paused and wakes up must not act any more.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+
+from stepward.server.core.parts import Part
 
 Step = tuple[str, str]
 
@@ -17,6 +19,8 @@ class Remote:
     def __init__(self) -> None:
         self._highest: dict[Step, int] = {}
         self._effects: dict[Step, set[str]] = {}
+        # By part of a step: the tokens under which it was carried out.
+        self.tokens: defaultdict[tuple[Step, Part], set[int]] = defaultdict(set)
         self.counts: Counter[str] = Counter()
 
     def do(self, step: Step, key: str, token: int) -> bool:
@@ -24,6 +28,7 @@ class Remote:
         if not self._admit(step, token):
             return False
         self._effects.setdefault(step, set()).add(key)
+        self.tokens[step, Part.ACTION].add(token)
         return True
 
     def undo(self, step: Step, keys: list[str], token: int) -> bool:
@@ -31,6 +36,7 @@ class Remote:
         if not self._admit(step, token):
             return False
         self._effects.setdefault(step, set()).difference_update(keys)
+        self.tokens[step, Part.UNDO].add(token)
         return True
 
     def _admit(self, step: Step, token: int) -> bool:

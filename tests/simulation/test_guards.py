@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.repo.sources import ROOT
-from tests.simulation.guards import FIRST, FIRST_OF, NAMES, SEEN, without
+from tests.simulation.guards import FIRST, FIRST_OF, NAMES, SEEN, TWO_LEADERS, without
 
 # Shown by `make test`, since they are seen at once; all of them by `make check`.
 AT_ONCE = 3
@@ -18,7 +18,8 @@ RUN_S_MAX = 110
 
 def is_red(name: str) -> bool:
     """Whether the first seeds show that a guard is gone."""
-    arguments = ("--first", FIRST_OF.get(name, FIRST), "--seeds", SEEN[name], "--until-red", "--without", name)
+    arguments = ["--first", FIRST_OF.get(name, FIRST), "--seeds", SEEN[name], "--until-red", "--without", name]
+    arguments += ["--two-leaders"] if name in TWO_LEADERS else []
     finished = subprocess.run(
         [sys.executable, "-m", "tests.simulation", *map(str, arguments)],
         cwd=ROOT,
@@ -35,6 +36,7 @@ def is_red(name: str) -> bool:
 def test_seen_guards_are_guards() -> None:
     assert SEEN.keys() <= set(NAMES)
     assert FIRST_OF.keys() <= SEEN.keys()
+    assert SEEN.keys() >= TWO_LEADERS
     assert all(SEEN.values())
 
 

@@ -8,6 +8,8 @@ import pytest
 
 from stepward.server.core import keys, rows
 from stepward.server.core.commands import StreamClosed
+from stepward.server.core.ledger_rows import Evidence, LedgerEntry
+from stepward.server.core.parts import By, Remedy, Trouble
 from stepward.server.core.rejections import Reason, Rejection
 from stepward.server.core.rows import Head, Part, StartMode
 from stepward.server.logbook.outbox import Applied, Standing, Transferred
@@ -26,6 +28,36 @@ def assigned(sequence: int, token: int, session_id: str = "s") -> Applied:
     row = rows.Assignment(Part.ACTION, StartMode.ON_OFFER, 0)
     put = (keys.assignment(session_id, token, "0-job", 0), keys.encode_row(row))
     return Applied(sequence, 1, None, [put], [])
+
+
+def remedied(sequence: int, *, token: int, serial: int = 1, remedy: Remedy = Remedy.REASSIGN) -> Applied:
+    entry = LedgerEntry(
+        serial=serial,
+        wall_ms=0,
+        led_ms=0,
+        log_ms=0,
+        epoch=1,
+        namespace="default",
+        definition_name="trip",
+        definition_version=1,
+        job_id="0-job",
+        ordinal=0,
+        step_id="pay",
+        part=Part.ACTION,
+        trouble=Trouble.LEASE_LOST,
+        remedy=remedy,
+        by=By.SUPERVISOR,
+        actor="",
+        reason="",
+        evidence=Evidence(token=token),
+        proposed=False,
+        rule="",
+        step_before=None,
+        job_before=rows.JobState.RUNNING,
+        step_after=None,
+        job_after=rows.JobState.RUNNING,
+    )
+    return Applied(sequence, 1, None, [(keys.ledger(sequence, 0), keys.encode_row(entry))], [])
 
 
 def ended(sequence: int, session_id: str = "s") -> Applied:
@@ -83,6 +115,29 @@ def internal(oracle: Oracle) -> None:
 
 def token(oracle: Oracle) -> None:
     apply(oracle, assigned(1, 5), assigned(2, 4))
+
+
+def not_granted(oracle: Oracle) -> None:
+    apply(oracle, assigned(1, 5))
+    oracle.started_attempt("0-job", "pay", 6)
+
+
+def executed_once_too_often(oracle: Oracle) -> None:
+    apply(oracle, remedied(1, token=5))
+    oracle.executed("0-job", "pay", Part.ACTION, {5, 6, 7})
+
+
+def executed_by_a_resent_offer(oracle: Oracle) -> None:
+    apply(oracle, remedied(1, token=5, remedy=Remedy.RESEND))
+    oracle.executed("0-job", "pay", Part.ACTION, {5, 6})
+
+
+def remedied_twice(oracle: Oracle) -> None:
+    apply(oracle, remedied(1, token=5), remedied(2, token=5, serial=2))
+
+
+def remedied_by_two(oracle: Oracle) -> None:
+    apply(oracle, remedied(1, token=5), remedied(2, token=6))
 
 
 def early_end(oracle: Oracle) -> None:
@@ -157,6 +212,11 @@ WRONG: list[tuple[Callable[[Oracle], None], str]] = [
     (stale, "stale"),
     (internal, "internal"),
     (token, "token"),
+    (not_granted, "not granted"),
+    (executed_once_too_often, "executed"),
+    (executed_by_a_resent_offer, "executed"),
+    (remedied_twice, "remedied twice"),
+    (remedied_by_two, "ledger"),
     (early_end, "lease inequality"),
     (led_time, "clocks"),
     (led_time_runs_ahead, "clocks"),
@@ -189,6 +249,10 @@ def test_right_history_is_not_red() -> None:
     oracle.stepped("n1", standing(2, term=2, epoch=2, leader_id="n2"))
     oracle.started("n1", standing(2, term=2, epoch=2))
     apply(oracle, assigned(1, 1), assigned(2, 2), ended(3))
+    apply(oracle, remedied(4, token=2), remedied(5, token=3, serial=2))
+    oracle.started_attempt("0-job", "pay", 2)
+    oracle.executed("0-job", "pay", Part.ACTION, {1, 2, 3})
+    oracle.executed("0-job", "pay", Part.UNDO, {4})
     oracle.wiped("n1")
     oracle.started("n1", standing(0, term=0, epoch=0, hash_=b"genesis"))
     oracle.leases([Leased("n2", 2)])

@@ -12,6 +12,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
 
+from msgspec.structs import replace
+
 from stepward.server.core import keys, rows
 from stepward.server.core.commands import ApplyDefinition
 from stepward.server.core.limits import Limits
@@ -22,6 +24,7 @@ from stepward.server.logbook.outbox import Recovered, ReplicaLimits
 from stepward.server.store import facts
 from tests.simulation.agenda import MS, SECOND, Agenda
 from tests.simulation.agents import Agent
+from tests.simulation.beliefs import Beliefs
 from tests.simulation.clients import Client, Known
 from tests.simulation.clocks import WALL_MS
 from tests.simulation.disk import PageStore
@@ -55,7 +58,8 @@ _TRACE_MAX: Final = 400
 class World:
     """One run."""
 
-    def __init__(self, seed: int, *, node_ids: tuple[str, ...] = ("n1", "n2", "n3")) -> None:
+    def __init__(self, seed: int, *, node_ids: tuple[str, ...] = ("n1", "n2", "n3"), two_leaders: bool = False) -> None:
+        """`two_leaders`: leaders are deceived on purpose, beside everything else that goes wrong (`beliefs`)."""
         self.seed = seed
         self.node_ids = node_ids
         self.agenda = Agenda()
@@ -82,6 +86,13 @@ class World:
         self.append_bytes_max = rng.choice((1 << 20, 1_500, 400))
         self.in_flight_bytes_max = rng.choice((4 << 20, 3_000))
         self.storm_us = int((rng.uniform(8, 20) if self.bare else rng.uniform(6, 14)) * SECOND)
+        self.beliefs = Beliefs(self)
+        self.two_leaders = two_leaders
+        if two_leaders:
+            # There is somebody to lose, soon enough and often enough.
+            self.bare = False
+            self.storm_us = int(rng.uniform(16, 24) * SECOND)
+            self.limits = replace(self.limits, session_ttl_ms=1_500)
         self.think_us = rng.choice((20, 60, 200)) * MS
         self.recount_share = 0.01
         self.definitions = DEFINITIONS
@@ -119,8 +130,11 @@ class World:
             machine.start()
         self._begin()
         self.faults.begin(after_us=0)
+        if self.two_leaders:
+            self.beliefs.begin()
         self._run_for(self.storm_us)
         self.storm = False
+        self.beliefs.heal()
         broken = self.faults.heal_but_one() if self.rng.random() < _LEFT_BROKEN else ""
         self.trace("world", "heals, but", broken)
         if not broken:
@@ -278,6 +292,8 @@ class World:
                 if by_key.setdefault(job.idempotency_key, job_id) != job_id:
                     self.oracle.red("twice", f"{job_id} and {by_key[job.idempotency_key]} have one key")
                 self._judge_job(reader, job_id, job, state)
+        for ((job_id, step_id), part), tokens in self.remote.tokens.items():
+            self.oracle.executed(job_id, step_id, part, tokens)
         for job_id, known in self.jobs.items():
             if job_id not in states:
                 self.oracle.red("lost job", f"{job_id} was acknowledged")
@@ -308,7 +324,7 @@ class World:
             [
                 Leased(process.name, process.standing.term)
                 for process in leading
-                if process.clock.steady_ms() < process.standing.lease_until_ms
+                if not process.lease_is_forced and process.clock.steady_ms() < process.standing.lease_until_ms
             ]
         )
 
@@ -318,6 +334,7 @@ class World:
     def judge_start(self, starting: Agent, key: AttemptKey) -> None:
         """An agent starts an attempt; no other may work on the step under a lease."""
         self.oracle.counts["started"] += 1
+        self.oracle.started_attempt(key.job_id, key.step_id, key.token)
         for agent in self.agents:
             other = agent.works_on(key.job_id, key.step_id)
             if other is not None and (agent is not starting or other != key):
