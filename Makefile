@@ -23,6 +23,7 @@
 #   make powercuts ROUNDS=20   cut the power of all of their disks, as root
 #   make failovers KILLS=20    measure how long nothing is decided when a leader is killed
 #   make idle MINUTES=10       measure what three nodes cost while nothing happens
+#   make waiting STEPS=100000  measure what steps that wait cost a supervisor, and how late it is among them
 #   make wiped ROWS=1000000    wipe a node of a cluster with many rows, at work, and measure how it comes back
 #   make bench      measure; BENCH="--help" shows how
 #   make clean      remove the environments and what tools left behind
@@ -42,13 +43,14 @@ ROUNDS ?= 20
 KILLS ?= 20
 MINUTES ?= 10
 ROWS ?= 1000000
+STEPS ?= 100000
 SEEDS ?= 1000
 SEED ?=
 
 # Root tests are asked for when this is root; otherwise pytest's summary says what was left out.
 ROOT_FLAG := $(if $(filter 0,$(shell id -u)),--root)
 
-.PHONY: demo demo-cluster env test check format-check lint types protos-fresh buf tests-all format protos baseline docs outages museum simulation soak kills pauses histories drains attempts powercuts failovers idle wiped bench clean
+.PHONY: demo demo-cluster env test check format-check lint types protos-fresh buf tests-all format protos baseline docs outages museum simulation soak kills pauses histories drains attempts powercuts failovers idle waiting wiped bench clean
 
 demo: $(VENV)/.stamp-server
 	$(BIN)/stepward demo
@@ -141,6 +143,9 @@ failovers: env
 
 idle: env
 	$(BIN)/python -m tests.cluster.idle --minutes $(MINUTES)
+
+waiting: env
+	$(BIN)/python -m tests.server.waiting_cost --steps $(STEPS)
 
 wiped: env
 	$(BIN)/python -m tests.cluster.wiped --rows $(ROWS)
