@@ -268,7 +268,7 @@ async def test_h086_without_any_supervisor_everything_says_critical_and_healthy_
             async with sightings.watching():
                 path.write_text("")
                 broken_at_s = time.monotonic()
-                await until(lambda: _all_stay(sightings), seconds_max=S_MAX, what="leadership stays")
+                await until(lambda: all_stay(sightings), seconds_max=S_MAX, what="leadership stays")
                 stays_at = len(sightings.looks)
                 healthy_before = len(sightings.healthy_s)
                 await asyncio.sleep(2 * CRITICAL_S / 2)
@@ -291,7 +291,7 @@ async def test_h086_without_any_supervisor_everything_says_critical_and_healthy_
     print(f"critical after {criticals} s; {len(sightings.healthy_s)} healthy jobs, {sorted(sightings.epochs())}")
 
 
-def _all_stay(sightings: Sightings) -> bool:
+def all_stay(sightings: Sightings) -> bool:
     newest = {look.node_id: look.supervision.stays for look in sightings.looks[-len(NODE_IDS) :]}
     return len(newest) == len(NODE_IDS) and all(newest.values())
 
