@@ -67,8 +67,7 @@ class Freshness:
         is_told = self._readers._fresh_at_ms > 0
         if is_told or not process.oracle.walls_jumped:
             error_ms = 0 if is_told else WALL_ERROR_MS
-            if not process.lease_is_forced:
-                process.oracle.looked(process.name, process.standing.head.sequence, age_ms=age_ms, error_ms=error_ms)
+            process.oracle.looked(process.name, process.standing.head.sequence, age_ms=age_ms, error_ms=error_ms)
         return found
 
 

@@ -68,10 +68,9 @@ class Process:
         self.dead = False
         self.paused = False
         self._pauses = 0
-        # Set from without: its read lease runs, whatever the others do. Nobody hears then what it answers.
+        # Set from without: the replica believes that its read lease runs, whatever the others do. Nobody hears then
+        # what it answers, and what stands around it does not rely on that lease.
         self.lease_is_held: bool = False
-        # Whether that was so in the step of which something was let out last.
-        self.lease_is_forced = False
         self._deferred: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self.store = PageStore(machine.device)
         self.identity = open_identity(self.store)
@@ -194,7 +193,7 @@ class Process:
         self._busy, self._step_at_us = True, None
         self.fetching.install_if_ready()
         letters, self._letters = self._letters, []
-        forced = self.lease_is_held
+        believed = self.lease_is_held
         # As a node does: what promises nothing is on its way while the disk works, also when that takes it all away.
         self._send(self.replica.begin(self._now(), letters))
         outbox = self.replica.finish()
@@ -202,7 +201,7 @@ class Process:
         took_us = device.take_took_us()
         self.replica.note_flush(took_us / MS)
         took_us += int(self.rng.uniform(*_STEP_US))
-        self.agenda.after(took_us, self.when_awake, self._release, outbox, forced or self.lease_is_held)
+        self.agenda.after(took_us, self.when_awake, self._release, outbox, believed or self.lease_is_held)
 
     def _send(self, frames: Sequence[Frame]) -> None:
         for frame in frames:
@@ -210,11 +209,12 @@ class Process:
             if stream is not None:
                 stream.send(self, frame.content, len(frame.content) + _FRAME_BYTES)
 
-    def _release(self, outbox: Outbox, forced: bool) -> None:
+    def _release(self, outbox: Outbox, lease_was_held: bool) -> None:
         """The step is over and flushed: let out what it gave."""
-        self.lease_is_forced = forced
         self.machine.device.settle()
         before, self.standing = self.standing, outbox.standing
+        if lease_was_held:
+            self.standing = self.standing._replace(lease_until_ms=0)
         self.oracle.stepped(self.name, self.standing)
         if before.leader_id != self.standing.leader_id:
             self.forwarding.follow()
@@ -223,7 +223,7 @@ class Process:
             self._break_off(peer_id)
         for answered in outbox.answers:
             ticket: Ticket = answered.token  # type: ignore[assignment]  # tokens are the tickets that went in
-            if not self.lease_is_forced:
+            if not lease_was_held:
                 self.oracle.answered(self.name, answered.answer, answered.sequence, floor=ticket.floor)
             ticket.answered(answered.answer, answered.sequence)
         if outbox.applied:

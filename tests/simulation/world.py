@@ -324,7 +324,7 @@ class World:
             [
                 Leased(process.name, process.standing.term)
                 for process in leading
-                if not process.lease_is_forced and process.clock.steady_ms() < process.standing.lease_until_ms
+                if process.clock.steady_ms() < process.standing.lease_until_ms
             ]
         )
 
