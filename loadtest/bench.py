@@ -1,12 +1,13 @@
-"""`python -m loadtest.bench`: start a server, an agent and a load, and say what a job costs.
+"""`python -m loadtest.bench`: start servers and an agent, put a load on them, and say what a job costs.
 
-Everything runs on this machine over real sockets, and every write of the server is flushed. The figures count only
-beside the yardstick of the same run.
+This process is the load. Everything runs on this machine over real sockets, and every write of the server is flushed.
+The figures count only beside the yardstick of the same run.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import statistics
@@ -15,13 +16,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
+from loadtest import backlog, failover, fan, idle, rates
 from loadtest.cluster import Cluster, ClusterError, channel, cluster, tls_options
+from loadtest.load import add_pace_options
 from loadtest.report import Report, Yardstick, report
-from loadtest.shapes import QUEUE, SHAPES
+from loadtest.shapes import QUEUE
+from loadtest.stage import Played, Stage, routes_through
 from loadtest.submitters import MODES
 from stepward.client.demo.processes import Child, ChildError
 from stepward.client.tls import TlsFiles
@@ -29,8 +32,11 @@ from stepward.v1 import agent_service_pb2, agent_service_pb2_grpc
 
 WAIT_S_MAX = 30.0
 
-# Beyond the seconds asked for: start, connect, drain.
-LOAD_EXTRA_S_MAX = 120.0
+SHAPES = ("trip", "compensate", "wide", "deep", "idle-agents", "backlog", "failover")
+# What stands in the report as it was asked for.
+ASKED = ("shape", "mode", "nodes", "through", "agent_through", "tls", "inflight", "rate")
+# In which the node that leads is killed.
+ENDING = ("backlog", "failover")
 
 FLUSHES = 100
 
@@ -49,41 +55,54 @@ def child(name: str, module: str, *arguments: str, folder: Path) -> Iterator[Chi
         process.stop()
 
 
-def measure(given: argparse.Namespace, folder: Path) -> Report:
+async def measure(given: argparse.Namespace, folder: Path) -> Report:
     """One run from start to end."""
-    yardstick = Yardstick(calls_per_s=calls_per_s(given.inflight, folder), flush_ms=flush_ms(folder))
+    yardstick = Yardstick(calls_per_s=calls_per_s(given.yardstick_seconds, folder), flush_ms=flush_ms(folder))
     with ExitStack() as processes:
-        enter = processes.enter_context
-        servers = enter(cluster(folder, nodes=given.nodes, with_tls=given.tls))
-        files, leader = tls_options(servers.tls), servers.leader
-        options = ("--server", leader.address, "--slots", str(given.slots), *files)
-        agent = enter(child("agent", "loadtest.agent", *options, folder=folder))
-        wait_for_agent(leader.address, servers.tls)
-        said = load(given, servers, {**servers.pids, "agent": agent.pid})
+        servers = processes.enter_context(cluster(folder, nodes=given.nodes, with_tls=given.tls))
+        agent = processes.enter_context(_agent(given, servers, folder))
+        wait_for_agent(servers.leader.address, servers.tls)
+        async with Stage.open(servers.addresses, servers.tls, mode=given.mode, through=given.through) as stage:
+            # This process is the load: it does nothing else meanwhile.
+            stage.pids = {**servers.pids, "agent": agent.pid, "load": os.getpid()}
+            played = await play(given, stage, servers, folder)
+            judged = await stage.judged()
         agent.stop()
         counted = last_line(agent)
-        log = leader.tail()
-    asked = {name: getattr(given, name) for name in ("shape", "mode", "nodes", "tls", "inflight", "rate")}
-    steps = len(SHAPES[given.shape]().steps)
-    made = report(given=asked, said=said, counted=counted, yardstick=yardstick, steps=steps)
+        log = servers.leader.tail()
+    asked = {name: getattr(given, name) for name in ASKED}
+    made = report(given=asked, played=played, judged=judged, counted=counted, yardstick=yardstick)
     if not made.sound:
         sys.stderr.write(f"The figures mean nothing, since jobs failed or were doubled. The server said last:\n{log}\n")
     return made
 
 
-def load(given: argparse.Namespace, servers: Cluster, pids: dict[str, int]) -> dict[str, Any]:
-    """Run the load process and return what it says."""
-    options = {name: getattr(given, name) for name in ("mode", "inflight", "rate", "warmup", "seconds")}
-    command = [sys.executable, "-m", "loadtest.load", "--server", ",".join(servers.addresses)]
-    command += ["--pids", json.dumps(pids), *tls_options(servers.tls)]
-    command += [word for name, figure in options.items() for word in (f"--{name}", str(figure))]
-    ended = subprocess.run(
-        command, stdout=subprocess.PIPE, check=False, timeout=given.warmup + given.seconds + LOAD_EXTRA_S_MAX
-    )
-    if ended.returncode != 0:
-        raise BenchError(f"the load process ended with {ended.returncode}; see what it said above")
-    said: dict[str, Any] = json.loads(ended.stdout)
-    return said
+async def play(given: argparse.Namespace, stage: Stage, servers: Cluster, folder: Path) -> Played:
+    """What the shape is."""
+    match given.shape:
+        case "trip":
+            return await rates.trip(stage, given)
+        case "compensate":
+            return await rates.compensating(stage, given)
+        case "deep":
+            return await rates.chain(stage, given)
+        case "wide":
+            return await fan.play(stage, given)
+        case "idle-agents":
+            return await idle.play(stage, servers, given, folder)
+        case "backlog":
+            return await backlog.play(stage, servers, given)
+        case "failover":
+            return await failover.play(stage, servers, given)
+    raise AssertionError(given.shape)
+
+
+def _agent(given: argparse.Namespace, servers: Cluster, folder: Path) -> AbstractContextManager[Child]:
+    """It speaks to one node; only where that ends, it knows the others, too."""
+    route = routes_through(given.agent_through, servers.addresses)[0]
+    known = route if given.shape in ENDING else route[:1]
+    options = ("--server", ",".join(known), "--slots", str(given.slots), *tls_options(servers.tls))
+    return child("agent", "loadtest.agent", *options, folder=folder)
 
 
 def wait_for_agent(server: str, tls: TlsFiles | None = None) -> None:
@@ -107,10 +126,10 @@ def last_line(agent: Child) -> dict[str, int]:
     return said
 
 
-def calls_per_s(in_flight: int, folder: Path) -> float:
-    """The yardstick of calls."""
+def calls_per_s(seconds: float, folder: Path) -> float:
+    """The yardstick of calls, with as many in flight as always: it is what runs are compared by."""
     with child("echo", "loadtest.echo", folder=folder) as echo:
-        command = [sys.executable, "-m", "loadtest.echo", "--measure", echo.address, "--inflight", str(in_flight)]
+        command = [sys.executable, "-m", "loadtest.echo", "--measure", echo.address, "--seconds", str(seconds)]
         ended = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=WAIT_S_MAX)
     return float(json.loads(ended.stdout)["calls_per_s"])
 
@@ -132,12 +151,24 @@ def options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m loadtest.bench", description=__doc__)
     parser.add_argument("--nodes", type=int, choices=(1, 3, 5), default=1, help="of the cluster (default: %(default)s)")
     parser.add_argument("--tls", action="store_true", help="mutual TLS between nodes and to the load and the agent")
-    parser.add_argument("--shape", choices=SHAPES, default="trip", help="what a job is (default: %(default)s)")
-    parser.add_argument("--mode", choices=MODES, default="run", help="how jobs are submitted (default: %(default)s)")
-    parser.add_argument("--inflight", type=int, default=64, help="jobs at once (default: %(default)s)")
-    parser.add_argument("--rate", type=float, default=0.0, help="begin so many jobs a second, whatever is in flight")
-    parser.add_argument("--warmup", type=float, default=2.0, help="seconds before (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=10.0, help="seconds measured (default: %(default)s)")
+    parser.add_argument("--shape", choices=SHAPES, default="trip", help="what is measured (default: %(default)s)")
+    parser.add_argument(
+        "--mode",
+        choices=MODES,
+        help="how jobs are submitted (default: run; of failover python-client, which alone goes on)",
+    )
+    add_pace_options(parser)
+    parser.add_argument(
+        "--agent-through",
+        choices=("leader", "followers"),
+        default="leader",
+        help="where the agent is, the first of them (default: %(default)s)",
+    )
+    parser.add_argument("--links", type=int, help=f"steps of a wide job ({fan.LINKS:,}) or of a deep one (100)")
+    parser.add_argument("--agents", type=int, help=f"idle agents ({idle.AGENTS:,})")
+    parser.add_argument("--finished", type=int, help=f"jobs that have ended in a backlog ({backlog.FINISHED:,})")
+    parser.add_argument("--waiting", type=int, help=f"jobs that wait in a backlog ({backlog.WAITING:,})")
+    parser.add_argument("--yardstick-seconds", type=float, default=2.0, help="of it (default: %(default)s)")
     parser.add_argument("--slots", type=int, default=512, help="of the agent (default: %(default)s)")
     parser.add_argument("--data", type=Path, help="folder for the server's data (default: a temporary one)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
@@ -147,9 +178,10 @@ def options() -> argparse.ArgumentParser:
 def main() -> int:
     """Entry of the command line: 0 when the figures are sound, 1 when jobs were lost or doubled, 2 when not run."""
     given = options().parse_args()
+    given.mode = given.mode or ("python-client" if given.shape == "failover" else "run")
     with tempfile.TemporaryDirectory(prefix="stepward-bench-", dir=given.data) as folder:
         try:
-            result = measure(given, Path(folder))
+            result = asyncio.run(measure(given, Path(folder)))
         except (BenchError, ClusterError, ChildError) as error:
             sys.stderr.write(f"{error}\n")
             return 2

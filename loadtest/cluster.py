@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,18 +21,24 @@ from stepward.v1 import cluster_service_pb2, cluster_service_pb2_grpc
 WAIT_S_MAX = 30.0
 LOOK_EVERY_S = 0.05
 HOST = "127.0.0.1"
+# Below those that outgoing connections get.
+LASTING_PORTS = range(15_000, 32_000)
 
 
 class ClusterError(Exception):
     """The servers could not be brought to work. The message says why."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Cluster:
     """Servers that work."""
 
-    servers: tuple[Child, ...]
+    servers: list[Child]
+    commands: Mapping[str, Sequence[str]]
+    """By name of the child: what started it."""
+    folder: Path
     leader: Child
+    """The one that led at the start."""
     tls: TlsFiles | None
     """What a client or an agent shows them; None: plain text."""
 
@@ -45,6 +52,22 @@ class Cluster:
         """Of all, the leader first."""
         others = [one.address for one in self.servers if one is not self.leader]
         return (self.leader.address, *others)
+
+    def leads_now(self) -> Child:
+        """The one that leads at this moment.
+
+        Raises:
+            ClusterError: None did in time.
+        """
+        return _leader([one for one in self.servers if one.running], self.tls)
+
+    def start_again(self, child: Child) -> Child:
+        """Start one that has ended on what it left, at its address, and wait until it can be called."""
+        again = Child.start(child.name, self.commands[child.name], folder=self.folder)
+        self.servers[self.servers.index(child)] = again
+        if child is self.leader:
+            self.leader = again
+        return again
 
 
 def channel(address: str, tls: TlsFiles | None) -> grpc.Channel:
@@ -69,7 +92,9 @@ def cluster(folder: Path, *, nodes: int, with_tls: bool) -> Iterator[Cluster]:
     names = [f"n{number}" for number in range(1, nodes + 1)]
     server = [sys.executable, "-m", "stepward.server"]
     if nodes == 1 and not with_tls:
-        commands = {"server": [*server, "dev", "--data", str(folder / "data"), "--port", "0"]}
+        # One that is started again must be where it was.
+        port = str(_free_ports(1)[0])
+        commands = {"server": [*server, "dev", "--data", str(folder / "data"), "--port", port]}
     else:
         found = [*server, "found", "--data", str(folder), "--node-ids", ",".join(names)]
         subprocess.run(found, check=True, timeout=WAIT_S_MAX, stdout=subprocess.DEVNULL)
@@ -83,7 +108,7 @@ def cluster(folder: Path, *, nodes: int, with_tls: bool) -> Iterator[Cluster]:
             servers.append(Child.launch(name, command, folder=folder))
         for one in servers:
             one.wait_until_ready()
-        yield Cluster(tuple(servers), _leader(servers, tls), tls)
+        yield Cluster(servers, commands, folder, _leader(servers, tls), tls)
 
 
 def _files_of(folder: Path) -> TlsFiles:
@@ -119,12 +144,24 @@ def _configuration(folder: Path, name: str, nodes: Mapping[str, str], *, with_tl
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago: each node must be told those of the others before it starts."""
+    """Ports that are free, and that the system gives to nobody while a node is away.
+
+    Each node must be told those of the others before it starts.
+    """
+    chance = random.SystemRandom()
     with ExitStack() as opened:
-        sockets = [opened.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind((HOST, 0))
-        return [one.getsockname()[1] for one in sockets]
+        sockets: list[socket.socket] = []
+        for port in chance.sample(LASTING_PORTS, len(LASTING_PORTS)):
+            one = opened.enter_context(socket.socket())
+            try:
+                one.bind((HOST, port))
+            except OSError:
+                # Somebody else's.
+                continue
+            sockets.append(one)
+            if len(sockets) == count:
+                return [one.getsockname()[1] for one in sockets]
+    raise ClusterError(f"none of the ports {LASTING_PORTS.start} to {LASTING_PORTS.stop - 1} is free")
 
 
 def _leader(servers: list[Child], tls: TlsFiles | None) -> Child:

@@ -37,8 +37,10 @@ class Reading:
 
     cpu_ms: Mapping[str, float]
     """By name of the process."""
+    written_bytes: Mapping[str, int]
+    """What each process has given to its disk, in whole pages."""
     counters: Mapping[str, int]
-    """Of the server."""
+    """Of the server at which jobs are submitted."""
 
 
 def cpu_ms(pid: int) -> float:
@@ -47,18 +49,39 @@ def cpu_ms(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_S * 1000
 
 
+def written_bytes(pid: int) -> int:
+    """What a process has given to disks. A page counts each time that it becomes dirty, and as a whole."""
+    return _field(Path(f"/proc/{pid}/io"), "write_bytes:")
+
+
 def peak_memory_mb(pid: int) -> float:
-    """The most memory that a process ever held."""
-    for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) / 1024
-    return 0.0
+    """The most memory that a process ever held; the pages of files that it has mapped count, too."""
+    return _field(Path(f"/proc/{pid}/status"), "VmHWM:") / 1024
+
+
+def resident_mb(pid: int) -> float:
+    """The memory that a process holds; the pages of files that it has mapped count, too."""
+    return _field(Path(f"/proc/{pid}/status"), "VmRSS:") / 1024
+
+
+def own_memory_mb(pid: int) -> float:
+    """What a process holds of its own: no pages of files, which the system takes back when it needs them."""
+    return _field(Path(f"/proc/{pid}/status"), "RssAnon:") / 1024
+
+
+def _field(path: Path, name: str) -> int:
+    """The number that stands behind a name."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if line.startswith(name):
+            return int(line.split()[1])
+    raise LookupError(f"{path} has no {name}")
 
 
 async def status(channel: grpc.aio.Channel) -> tuple[cluster_service_pb2.GetStatusResponse, dict[str, int]]:
     """What a server says of itself, and its counters."""
     stub = cluster_service_pb2_grpc.ClusterServiceStub(channel)
-    call = stub.GetStatus(cluster_service_pb2.GetStatusRequest(), timeout=CALL_S_MAX)
+    # A node that was started again is only there when the channel looks again.
+    call = stub.GetStatus(cluster_service_pb2.GetStatusRequest(), timeout=CALL_S_MAX, wait_for_ready=True)
     response = await call
     counters: dict[str, int] = {}
     for key, value in await call.trailing_metadata() or ():
@@ -70,7 +93,11 @@ async def status(channel: grpc.aio.Channel) -> tuple[cluster_service_pb2.GetStat
 async def read(channel: grpc.aio.Channel, pids: Mapping[str, int]) -> Reading:
     """All meters at this moment."""
     _, counters = await status(channel)
-    return Reading(cpu_ms={name: cpu_ms(pid) for name, pid in pids.items()}, counters=counters)
+    return Reading(
+        cpu_ms={name: cpu_ms(pid) for name, pid in pids.items()},
+        written_bytes={name: written_bytes(pid) for name, pid in pids.items()},
+        counters=counters,
+    )
 
 
 async def elections(channels: Sequence[grpc.aio.Channel]) -> int:
@@ -92,7 +119,7 @@ async def become_equal(channels: Sequence[grpc.aio.Channel]) -> bool:
 
 
 def jobs_by_state(response: cluster_service_pb2.GetStatusResponse) -> dict[str, int]:
-    """How many jobs a cluster of one node holds, by state."""
+    """How many jobs a node holds, by state."""
     return {
         JobState.Name(count.state).removeprefix("JOB_STATE_"): count.count
         for shard in response.shards

@@ -1,4 +1,4 @@
-"""What a run came to: computed from what the load process said, printed as a table, kept as JSON.
+"""What a run came to: computed from what was played, printed as a table, kept as JSON.
 
 `python -m loadtest.report FILE...` prints the kept runs side by side, as a table for a page.
 """
@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from loadtest.stage import Judged, Played
 
 # Counters of the server that become figures a job, and the name of the figure.
 COUNTERS = {
@@ -41,6 +43,9 @@ class Report:
     shape: str
     mode: str
     nodes: int
+    through: str
+    """Which of them were called: the one that leads, its followers, or all in turn."""
+    agent_through: str
     tls: bool
     inflight: int
     rate: float
@@ -57,6 +62,10 @@ class Report:
     cpu_ms_per_job_by_process: Mapping[str, float]
     counters_per_job: Mapping[str, float]
     """Of the server: puts, bytes of log, batches and flushes."""
+    written_bytes_per_job: Mapping[str, float]
+    """To disk, by process, in whole pages: the log's bytes, those of the rows, and what is rewritten around both."""
+    figures: Mapping[str, float]
+    """Those that only this shape has."""
     peak_memory_mb: Mapping[str, float]
     lost: int
     """Jobs that were begun and whose end was not seen, or that the server does not hold as completed."""
@@ -75,8 +84,8 @@ class Report:
     machine: Mapping[str, str]
 
     def as_json(self) -> dict[str, Any]:
-        """For `--json`; the counters stand at the top, too."""
-        return {**asdict(self), **self.counters_per_job}
+        """For `--json`; the counters, and what only this shape has, stand at the top, too."""
+        return {**asdict(self), **self.counters_per_job, **self.figures}
 
     @property
     def sound(self) -> bool:
@@ -95,7 +104,9 @@ class Report:
                 (name.replace("_per_job", " a job").replace("_", " "), f"{figure:,.1f}")
                 for name, figure in self._counters()
             ),
+            ("written a job", _by_process(self.written_bytes_per_job).strip(" ()") + " bytes"),
             ("peak memory", _by_process(self.peak_memory_mb).strip(" ()") + " MB"),
+            *((name.replace("_", " "), _figure(figure)) for name, figure in self.figures.items()),
             ("lost / duplicated", f"{self.lost} / {self.duplicated}"),
             *([("elections", str(self.elections))] if self.nodes > 1 else []),
             *([] if self.replicas_equal else [("replicas", "DIFFER")]),
@@ -105,7 +116,9 @@ class Report:
         ]
         pace = f"{self.rate:g}/s begun" if self.rate else f"{self.inflight} in flight"
         nodes = f"{self.nodes} node{'s' if self.nodes > 1 else ''}{' with TLS' if self.tls else ''}"
-        head = f"{self.shape}, {self.mode}, {nodes}, {pace}, {self.seconds:.1f} s, {self.jobs:,} jobs"
+        where = "" if (self.through, self.agent_through) == ("leader", "leader") else f" through {self.through}"
+        where += f", agent at {self.agent_through}" if where else ""
+        head = f"{self.shape}, {self.mode}{where}, {nodes}, {pace}, {self.seconds:.1f} s, {self.jobs:,} jobs"
         width = max(len(name) for name, _ in rows)
         return "\n".join([head, *(f"  {name:<{width}}  {figure}" for name, figure in rows)])
 
@@ -114,56 +127,58 @@ class Report:
 
 
 def report(
-    *, given: Mapping[str, Any], said: Mapping[str, Any], counted: Mapping[str, int], yardstick: Yardstick, steps: int
+    *, given: Mapping[str, Any], played: Played, judged: Judged, counted: Mapping[str, int], yardstick: Yardstick
 ) -> Report:
     """Make the report.
 
     Args:
-        given: What the run was asked for: shape, mode, nodes, tls, inflight, rate.
-        said: The load process's line.
+        given: What the run was asked for, by the names of the report's first fields.
+        played: What was measured.
+        judged: What all of its jobs came to.
         counted: The agent's line: `runs` of handlers and `keys` that they had.
         yardstick: Of the same run.
-        steps: Of one job.
     """
-    jobs, seconds = said["jobs"], said["seconds"]
-    each = 1 / max(1, jobs)
-    cpu = {name: used * each for name, used in said["cpu_ms"].items()}
+    window = played.window
+    each = 1 / max(1, window.jobs)
     return Report(
         **given,
-        seconds=seconds,
-        jobs=jobs,
-        jobs_per_s=jobs / seconds,
-        steps_per_s=steps * jobs / seconds,
-        **{f"{name}_ms": figure for name, figure in said["latencies_ms"].items()},
-        cpu_ms_per_job=sum(cpu.values()),
-        cpu_ms_per_job_by_process=cpu,
-        counters_per_job={
-            COUNTERS[name]: said["counters"][name] * each for name in COUNTERS if name in said["counters"]
-        },
-        peak_memory_mb=said["peak_memory_mb"],
-        lost=lost(said),
-        duplicated=duplicated(said, counted),
-        elections=said["elections"],
-        replicas_equal=said["replicas_equal"],
-        failures=said["failures"],
-        server_failures={name: n for name, n in said["counters"].items() if name.endswith("_failures") and n},
+        seconds=window.seconds,
+        jobs=window.jobs,
+        jobs_per_s=window.jobs_per_s,
+        steps_per_s=played.steps * window.jobs_per_s,
+        p50_ms=window.latencies_ms["p50"],
+        p99_ms=window.latencies_ms["p99"],
+        max_ms=window.latencies_ms["max"],
+        cpu_ms_per_job=window.cpu_ms_per_job,
+        cpu_ms_per_job_by_process={name: used * each for name, used in window.cpu_ms.items()},
+        counters_per_job={COUNTERS[name]: window.counters[name] * each for name in COUNTERS if name in window.counters},
+        written_bytes_per_job={name: written * each for name, written in window.written_bytes.items() if written},
+        figures=played.figures,
+        peak_memory_mb=judged.peak_memory_mb,
+        lost=lost(judged, counted),
+        duplicated=duplicated(judged, counted),
+        elections=window.elections,
+        replicas_equal=judged.replicas_equal,
+        failures=judged.failures,
+        server_failures={name: n for name, n in window.counters.items() if name.endswith("_failures") and n},
         yardstick_calls_per_s=yardstick.calls_per_s,
         yardstick_flush_ms=yardstick.flush_ms,
         machine=machine(),
     )
 
 
-def lost(said: Mapping[str, Any]) -> int:
-    """Jobs without an answer, and answered ones that the server does not hold as completed."""
-    unanswered = said["begun"] - said["answered"]
-    return int(unanswered + max(0, said["distinct"] - said["stored"].get("COMPLETED", 0)))
+def lost(judged: Judged, counted: Mapping[str, int]) -> int:
+    """Jobs without an answer, answered ones that the server does not hold as ended so, and handlers that never ran."""
+    unanswered = judged.begun - judged.answered
+    gone = sum(max(0, wanted - judged.stored.get(state, 0)) for state, wanted in judged.wanted.items())
+    return unanswered + gone + max(0, judged.handled - counted["keys"])
 
 
-def duplicated(said: Mapping[str, Any], counted: Mapping[str, int]) -> int:
+def duplicated(judged: Judged, counted: Mapping[str, int]) -> int:
     """Answers that named the same job, jobs beyond those that were begun, and keys whose handler ran twice."""
-    answers = said["answered"] - said["distinct"]
-    stored = max(0, sum(said["stored"].values()) - said["begun"])
-    return int(answers + stored + counted["runs"] - counted["keys"])
+    answers = judged.answered - judged.distinct
+    stored = max(0, sum(judged.stored.values()) - judged.begun)
+    return answers + stored + counted["runs"] - counted["keys"]
 
 
 def machine() -> dict[str, str]:
@@ -181,6 +196,10 @@ def _by_process(figures: Mapping[str, float]) -> str:
         f"{name} {figure:.2f}" if figure < 10 else f"{name} {figure:.0f}" for name, figure in figures.items()
     )
     return f" ({parts})"
+
+
+def _figure(figure: float) -> str:
+    return f"{figure:,.0f}" if abs(figure) >= 100 or figure == int(figure) else f"{figure:,.2f}"
 
 
 COLUMNS = (

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import grpc.aio
 
+from loadtest.shapes import INPUT, Shape
 from stepward.client import AsyncClient
 from stepward.client.payloads import Payload as ClientPayload
 from stepward.client.tls import TlsFiles
@@ -21,7 +22,6 @@ from stepward.v1.common_pb2 import (
     JOB_STATE_COMPLETED,
     JOB_STATE_FAILED,
     JobState,
-    Payload,
 )
 from stepward.v1.job_service_pb2 import JobSubmission
 
@@ -37,7 +37,11 @@ LIST_MAX = 1000
 
 ENDS = (JOB_STATE_COMPLETED, JOB_STATE_COMPENSATED, JOB_STATE_CANCELLED, JOB_STATE_FAILED)
 
-CHANNEL_OPTIONS = (("grpc.use_local_subchannel_pool", 1),)
+# A job's id, and the state that it ended in.
+_End: TypeAlias = tuple[str, JobState.ValueType]
+
+# With a connection of its own, and soon back at a node that was started again.
+CHANNEL_OPTIONS = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_reconnect_backoff_ms", 500))
 
 
 def open_channel(address: str, tls: TlsFiles | None) -> grpc.aio.Channel:
@@ -48,11 +52,11 @@ def open_channel(address: str, tls: TlsFiles | None) -> grpc.aio.Channel:
 
 
 class Ended(Exception):  # noqa: N818 - what happened, not an error of ours
-    """A job ended in another state than COMPLETED."""
+    """A job ended in another state than its shape must."""
 
 
 class Submitter(Protocol):
-    """Runs one job: returns its id when it is COMPLETED. May be called many times at once."""
+    """Runs one job: returns its id when it has ended as it must. May be called many times at once."""
 
     async def __call__(self) -> str:
         """Run one job.
@@ -71,52 +75,48 @@ def keys(run: str) -> Callable[[], str]:
 
 
 @asynccontextmanager
-async def unary(
-    address: str, *, tls: TlsFiles | None, definition: str, input: Payload, run: str
-) -> AsyncIterator[Submitter]:
+async def unary(route: Sequence[str], *, tls: TlsFiles | None, shape: Shape, run: str) -> AsyncIterator[Submitter]:
     """`RunJob`: submit and wait in one call over the generated stubs. What the figures are about."""
     next_key = keys(run)
-    async with open_channel(address, tls) as channel:
+    async with open_channel(route[0], tls) as channel:
         stub = job_service_pb2_grpc.JobServiceStub(channel)
 
         async def submit() -> str:
-            job = JobSubmission(definition_name=definition, input=input, idempotency_key=next_key())
+            job = JobSubmission(definition_name=shape.name, input=INPUT, idempotency_key=next_key())
             response = await stub.RunJob(job_service_pb2.RunJobRequest(job=job), timeout=JOB_S_MAX)
-            return _completed(response.job.job_id, response.job.state)
+            return _checked(shape, response.job.job_id, response.job.state)
 
         yield submit
 
 
 @asynccontextmanager
 async def python_client(
-    address: str, *, tls: TlsFiles | None, definition: str, input: Payload, run: str
+    route: Sequence[str], *, tls: TlsFiles | None, shape: Shape, run: str
 ) -> AsyncIterator[Submitter]:
-    """`AsyncClient.run`, as the README shows it."""
+    """`AsyncClient.run`, as the README shows it. It goes to the next node when one is away."""
     next_key = keys(run)
-    async with AsyncClient(address, tls=tls) as client:
-        payload = ClientPayload(input.data, input.encoding)
+    async with AsyncClient(route, tls=tls) as client:
+        payload = ClientPayload(INPUT.data, INPUT.encoding)
 
         async def submit() -> str:
             result = await client.run(
-                definition, payload, idempotency_key=next_key(), wait_max_s=JOB_S_MAX, check=False
+                shape.name, payload, idempotency_key=next_key(), wait_max_s=JOB_S_MAX, check=False
             )
-            return _completed(result.job_id, JobState.Value(f"JOB_STATE_{result.state}"))
+            return _checked(shape, result.job_id, JobState.Value(f"JOB_STATE_{result.state}"))
 
         yield submit
 
 
 @asynccontextmanager
-async def bulk(
-    address: str, *, tls: TlsFiles | None, definition: str, input: Payload, run: str
-) -> AsyncIterator[Submitter]:
+async def bulk(route: Sequence[str], *, tls: TlsFiles | None, shape: Shape, run: str) -> AsyncIterator[Submitter]:
     """`SubmitJobs` for all that wait to be submitted, and one stream or list for the ends of all."""
-    async with open_channel(address, tls) as channel:
+    async with open_channel(route[0], tls) as channel:
         ends = Bulk(job_service_pb2_grpc.JobServiceStub(channel), caller_id=run)
         next_key = keys(run)
 
         async def submit() -> str:
-            job = JobSubmission(definition_name=definition, input=input, idempotency_key=next_key(), caller_id=run)
-            return await ends.run(job)
+            job = JobSubmission(definition_name=shape.name, input=INPUT, idempotency_key=next_key(), caller_id=run)
+            return _checked(shape, *await ends.run(job))
 
         # A task that fails ends the run: without it every job would look lost.
         async with asyncio.TaskGroup() as group:
@@ -133,16 +133,16 @@ class Bulk:
     def __init__(self, stub: job_service_pb2_grpc.JobServiceAsyncStub, *, caller_id: str) -> None:
         self._stub = stub
         self._caller_id = caller_id
-        self._queue: asyncio.Queue[tuple[JobSubmission, asyncio.Future[str]]] = asyncio.Queue()
-        self._waiting: dict[str, asyncio.Future[str]] = {}
+        self._queue: asyncio.Queue[tuple[JobSubmission, asyncio.Future[_End]]] = asyncio.Queue()
+        self._waiting: dict[str, asyncio.Future[_End]] = {}
         # An end may come before the answer to the call that submitted the job.
         self._early: dict[str, JobState.ValueType] = {}
         self._calls: set[asyncio.Task[None]] = set()
         self.following = asyncio.Event()
 
-    async def run(self, job: JobSubmission) -> str:
-        """Submit with the next call, and wait for the job's end."""
-        ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    async def run(self, job: JobSubmission) -> _End:
+        """Submit with the next call, and wait for the job's end; returns its id and its state."""
+        ended: asyncio.Future[_End] = asyncio.get_running_loop().create_future()
         self._queue.put_nowait((job, ended))
         async with asyncio.timeout(JOB_S_MAX):
             return await ended
@@ -180,7 +180,7 @@ class Bulk:
         if ended is None:
             self._early[job_id] = state
         else:
-            _settle(ended, job_id, state)
+            _settle(ended, (job_id, state))
 
     async def submit(self) -> None:
         """Take what has gathered, call by call; calls overlap."""
@@ -194,7 +194,7 @@ class Bulk:
             # What becomes ready at the same time goes together.
             await asyncio.sleep(0.001)
 
-    async def _call(self, group: list[tuple[JobSubmission, asyncio.Future[str]]]) -> None:
+    async def _call(self, group: list[tuple[JobSubmission, asyncio.Future[_End]]]) -> None:
         request = job_service_pb2.SubmitJobsRequest(jobs=[job for job, _ in group])
         try:
             response = await self._stub.SubmitJobs(request, timeout=JOB_S_MAX)
@@ -207,24 +207,21 @@ class Bulk:
             if result.HasField("error"):
                 ended.set_exception(Ended(f"refused: {result.error.reason}: {result.error.message}"))
             elif job_id in self._early:
-                _settle(ended, job_id, self._early.pop(job_id))
+                _settle(ended, (job_id, self._early.pop(job_id)))
             else:
                 self._waiting[job_id] = ended
 
 
-def _completed(job_id: str, state: JobState.ValueType) -> str:
-    if state != JOB_STATE_COMPLETED:
-        raise Ended(f"job {job_id} ended {JobState.Name(state)}")
+def _checked(shape: Shape, job_id: str, state: JobState.ValueType) -> str:
+    if state != shape.end:
+        raise Ended(f"job {job_id} ended {JobState.Name(state)}, not {JobState.Name(shape.end)}")
     return job_id
 
 
-def _settle(ended: asyncio.Future[str], job_id: str, state: JobState.ValueType) -> None:
-    if ended.done():
-        return
-    if state == JOB_STATE_COMPLETED:
-        ended.set_result(job_id)
-    else:
-        ended.set_exception(Ended(f"job {job_id} ended {JobState.Name(state)}"))
+def _settle(ended: asyncio.Future[_End], end: _End) -> None:
+    # A caller who has lost patience has gone.
+    if not ended.done():
+        ended.set_result(end)
 
 
 MODES = {"run": unary, "bulk": bulk, "python-client": python_client}
