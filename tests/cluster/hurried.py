@@ -10,7 +10,8 @@ from typing import Final, NamedTuple
 from stepward.agents import Agent, Context
 from stepward.client import AsyncClient, Definition, JobState, Retry, Timeouts
 from stepward.client.incident_values import LedgerEntry, Remedy, RemedyBy, Trouble
-from tests.cluster.remedy_witness import Attempt, wanted
+from tests.cluster import remedy_witness
+from tests.cluster.remedy_witness import Attempt
 from tests.cluster.rig import until
 
 DEFINITION: Final = "hurried"
@@ -72,6 +73,31 @@ class Hurried:
         await until(lambda: self._hung.issuperset(new_ids), seconds_max=END_S_MAX, what="all of them hang")
         return new_ids
 
+    def stop_next_decider(self) -> None:
+        """Let a leader stand still with the next remedy that it wants."""
+        remedy_witness.stop_next(self._folder)
+
+    async def decider_stopped(self) -> str:
+        """Wait until it does; returns which."""
+        found = []
+
+        def one_stands_still() -> bool:
+            if name := remedy_witness.stopped(self._folder):
+                found.append(name)
+            return bool(found)
+
+        await until(one_stands_still, seconds_max=END_S_MAX, what="a leader wants to remedy something")
+        return found[0]
+
+    async def remedied_by_another(self, node_id: str, job_ids: list[str]) -> None:
+        """Wait until another node has wanted to remedy one of these jobs."""
+
+        def by_another() -> bool:
+            wants = remedy_witness.wanted(self._folder).items()
+            return any(one.job_id in job_ids and {name for name, _ in leaders} - {node_id} for one, leaders in wants)
+
+        await until(by_another, seconds_max=END_S_MAX, what=f"another than {node_id} remedies something")
+
     async def judged(self, hits: list[Hit]) -> str:
         """Wait until all have ended, and hold the ledger and what was executed against each other.
 
@@ -87,7 +113,7 @@ class Hurried:
         all_ends = [one for one in entries if one.remedy not in NO_END]
         ends = [one for one in all_ends if one.by is RemedyBy.SUPERVISOR]
         remedied = Counter(Attempt(one.job_id, one.step_id, one.token) for one in ends)
-        wants = wanted(self._folder)
+        wants = remedy_witness.wanted(self._folder)
         tries = Counter((job_id, step_id) for job_id, step_id, _ in self.executions.elements())
         remedies = Counter((one.job_id, one.step_id) for one in all_ends)
 
