@@ -247,6 +247,9 @@ class World:
         processes = [machine.process for machine in self.machines.values() if machine.name != without]
         if any(process is None or process.standing.quarantined for process in processes):
             return False
+        # One that has just started may have the newest batch, and be unheard until a stream to what it was before ends.
+        if any(process is not None and process.standing.leader_id != leader.name for process in processes):
+            return False
         if len({process.standing.head.hash for process in processes if process is not None}) != 1:
             return False
         with leader.committed() as reader:

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 DEFAULT_NAMESPACE: Final = "default"
 DEFAULT_QUEUE: Final = "default"
 ENCODING_CHARS_MAX: Final = 128
+_REPORT_RESULTS: Final = {
+    name.removeprefix("REPORT_RESULT_"): number for name, number in agent_service_pb2.ReportResult.items()
+}
 KIND_WITHOUT_NAME: Final = "UNKNOWN"
 
 
@@ -212,11 +215,10 @@ def agent(view: AgentView, head: Head) -> agent_service_pb2.Agent:
 
 def report_answers(answer: AttemptsReported) -> agent_service_pb2.ReportAnswers:
     """What reports came to, outwards."""
-    result = agent_service_pb2.ReportResult.Value
     return agent_service_pb2.ReportAnswers(
         answers=[
             agent_service_pb2.ReportAnswer(
-                attempt=attempt_ref(one.attempt), result=result(f"REPORT_RESULT_{one.result}"), message=one.message
+                attempt=attempt_ref(one.attempt), result=_REPORT_RESULTS[one.result], message=one.message
             )
             for one in answer.results
         ]
