@@ -33,10 +33,12 @@ _UNDO: Final = "undo-"
 class _Handler:
     """One handler at work."""
 
-    def __init__(self, key: AttemptKey, offer: wire.Offer, fate: str) -> None:
+    def __init__(self, key: AttemptKey, offer: wire.Offer, fate: str, session_id: str) -> None:
         self.key = key
         self.offer = offer
         self.fate = fate
+        # Under whose lease it was begun.
+        self.session_id = session_id
         self.refused = False
 
 
@@ -146,10 +148,16 @@ class Agent:
         return bool(self._handlers)
 
     def works_on(self, job_id: str, step_id: str) -> AttemptKey | None:
-        """The attempt of a step for which a handler of this process runs under a lease."""
+        """The attempt of a step for which a handler of this process runs under a lease.
+
+        What goes on from a session that has ended does so under none, also when there is a newer session by now.
+        """
         if not self.lease_runs:
             return None
-        return next((key for key in self._handlers if (key.job_id, key.step_id) == (job_id, step_id)), None)
+        for key, handler in self._handlers.items():
+            if (key.job_id, key.step_id) == (job_id, step_id) and handler.session_id == self._session.session_id:
+                return key
+        return None
 
     # The stream.
 
@@ -246,7 +254,7 @@ class Agent:
         self._world.judge_start(self, key)
         rng = self._rng
         fate = rng.choice(_FATES) if self._world.storm else "ok"
-        self._handlers[key] = _Handler(key, offer, fate)
+        self._handlers[key] = _Handler(key, offer, fate, self._session.session_id)
         acts_us = rng.choice(
             (0, 0, rng.uniform(0, 50 * MS), rng.uniform(0, 800 * MS if self._world.storm else 50 * MS))
         )
