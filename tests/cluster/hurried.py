@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -105,30 +106,47 @@ class Hurried:
             hits: Of leaders.
 
         Raises:
-            AssertionError: One has not ended well, a remedy is missing, was carried out twice or nobody wanted it, or a
-                step was executed more often than remedies explain.
+            AssertionError: One has not ended well, or there are `breaches`.
         """
         ended = await asyncio.gather(*(self._client.wait(one, wait_max_s=END_S_MAX) for one in self.job_ids))
         entries = [entry async for entry in self._client.ledger(page_size=1_000)]
-        all_ends = [one for one in entries if one.remedy not in NO_END]
-        ends = [one for one in all_ends if one.by is RemedyBy.SUPERVISOR]
-        remedied = Counter(Attempt(one.job_id, one.step_id, one.token) for one in ends)
         wants = remedy_witness.wanted(self._folder)
-        tries = Counter((job_id, step_id) for job_id, step_id, _ in self.executions.elements())
-        remedies = Counter((one.job_id, one.step_id) for one in all_ends)
 
         assert {one.state for one in ended} == {JobState.COMPLETED}
-        # None is left out, none is there twice, whoever believed to lead.
-        assert sorted(one.serial for one in entries) == list(range(1, len(entries) + 1))
-        assert {attempt: count for attempt, count in remedied.items() if count > 1} == {}
-        assert remedied.keys() <= wants.keys()
-        # Each hung for ever, so that none could end without.
-        assert {one.job_id for one in ends if one.step_id == STEP} >= set(self.job_ids)
-        # A token is executed once, and no step has more of them than remedies explain. It may have fewer: an offer that
-        # was lost on the way is remedied, too.
-        assert set(self.executions.values()) == {1}
-        assert {step: count for step, count in tries.items() if count > 1 + remedies[step]} == {}
-        return _figures(ends, wants, hits)
+        assert breaches(entries, wants, self.executions, self.job_ids) == []
+        return _figures([one for one in entries if _is_end(one)], wants, hits)
+
+
+def _is_end(entry: LedgerEntry) -> bool:
+    """Whether a supervisor has ended an attempt by this."""
+    return entry.by is RemedyBy.SUPERVISOR and entry.remedy not in NO_END
+
+
+def breaches(
+    entries: Sequence[LedgerEntry],
+    wants: Mapping[Attempt, set[tuple[str, int]]],
+    executions: Mapping[Attempt, int],
+    hung: Collection[str],
+) -> list[str]:
+    """What is wrong with a ledger, given what supervisors wanted, how often each attempt was executed and who hung."""
+    ends = [one for one in entries if _is_end(one)]
+    remedied = Counter(Attempt(one.job_id, one.step_id, one.token) for one in ends)
+    found = []
+    if sorted(one.serial for one in entries) != list(range(1, len(entries) + 1)):
+        found.append(f"the serials have gaps or repeat: {sorted(one.serial for one in entries)}")
+    found += [f"{attempt} was remedied {count} times" for attempt, count in remedied.items() if count > 1]
+    found += [f"{attempt} was remedied, and no supervisor wanted that" for attempt in remedied.keys() - wants.keys()]
+    # Those hang for ever, so that none can end without.
+    saved = {one.job_id for one in ends if one.step_id == STEP}
+    found += [f"{job_id} hung and was never remedied" for job_id in hung if job_id not in saved]
+    found += [f"{attempt} was executed {count} times" for attempt, count in executions.items() if count > 1]
+    # It may be fewer: an offer that was lost on the way is remedied, too.
+    tries = Counter((attempt.job_id, attempt.step_id) for attempt in executions)
+    remedies = Counter((one.job_id, one.step_id) for one in entries if one.remedy not in NO_END)
+    for step, count in tries.items():
+        if count > 1 + remedies[step]:
+            found.append(f"{step} was executed under {count} tokens, after {remedies[step]} remedies")
+    return found
 
 
 def _figures(ends: list[LedgerEntry], wants: dict[Attempt, set[tuple[str, int]]], hits: list[Hit]) -> str:
