@@ -25,6 +25,7 @@
 #   make idle MINUTES=10       measure what three nodes cost while nothing happens
 #   make waiting STEPS=100000  measure what steps that wait cost a supervisor, and how late it is among them
 #   make wiped ROWS=1000000    wipe a node of a cluster with many rows, at work, and measure how it comes back
+#   make mix MINUTES=30        let users of every kind go on while leaders are killed, and judge what was lost or grew
 #   make bench      measure; BENCH="--help" shows how
 #   make clean      remove the environments and what tools left behind
 
@@ -50,7 +51,7 @@ SEED ?=
 # Root tests are asked for when this is root; otherwise pytest's summary says what was left out.
 ROOT_FLAG := $(if $(filter 0,$(shell id -u)),--root)
 
-.PHONY: demo demo-cluster env test check format-check lint types protos-fresh buf tests-all format protos baseline docs outages museum simulation soak kills pauses histories drains attempts powercuts failovers idle waiting wiped bench clean
+.PHONY: demo demo-cluster env test check format-check lint types protos-fresh buf tests-all format protos baseline docs outages museum simulation soak kills pauses histories drains attempts powercuts failovers idle waiting wiped mix bench clean
 
 demo: $(VENV)/.stamp-server
 	$(BIN)/stepward demo
@@ -149,6 +150,9 @@ waiting: env
 
 wiped: env
 	$(BIN)/python -m tests.cluster.wiped --rows $(ROWS)
+
+mix: env
+	$(BIN)/python -m loadtest.mix --minutes $(MINUTES)
 
 bench: env
 	$(BIN)/python -m loadtest.bench $(BENCH)

@@ -1,125 +1,115 @@
 """Load with locust, for mixes, soaks and failures under load; what one job costs is measured by `loadtest.bench`.
 
-    python -m loadtest.agent --server localhost:7654 &
-    locust -f loadtest/locustfile.py --headless -u 20 -r 20 -t 30s --host localhost:7654
+    locust -f loadtest/locustfile.py --headless -u 40 -r 20 -t 30s --host localhost:7654,localhost:7655,localhost:7656
 
-Each user submits a job, waits for its end, and begins the next. Latencies contain the time that a call waits for its
-turn in this one Python process, so read them as a limit to what the server took. Exits with 1 when more fails, or takes
-longer, than the command line allows.
+Names of classes behind it take these users only, and the agents that they need: `... Submitter FakeAgent`. How many
+there are of each, and how often each begins something, stands in `mix.toml`. Latencies contain the time that a call
+waits for its turn in this one Python process, so read them as a limit to what the server took. Exits with 1 when more
+fails, or takes longer, than the file or the command line allows.
 """
 
-import time
+from __future__ import annotations
+
+import sys
 from argparse import ArgumentParser
+from pathlib import Path
 from typing import Any
 
+import gevent
 import grpc
 import grpc.experimental.gevent
-from locust import User, constant, events, task
+from locust import constant_pacing, events
 from locust.env import Environment
-from typing_extensions import override
 
-from loadtest.shapes import INPUT, TRIP, trip
-from stepward.client.answers import error_from
-from stepward.v1 import definition_service_pb2, definition_service_pb2_grpc, job_service_pb2, job_service_pb2_grpc
-from stepward.v1.common_pb2 import JOB_STATE_COMPLETED, JobState
-from stepward.v1.job_service_pb2 import JobSubmission
+from loadtest import mix_file, stages
+from loadtest.bulk_user import BulkSubmitter
+from loadtest.fake_agent import FakeAgent
+from loadtest.mix_file import MixError
+from loadtest.mix_jobs import SHAPES
+from loadtest.observer import ChaosObserver
+from loadtest.submissions import Ledger
+from loadtest.users import PATIENCE, Caller, Operator, Poller, Submitter, Watcher, stable
+from stepward.client import Client, StepwardError
+
+WAITING_CALLS_MAX = 2_000
 
 # gRPC waits in C, where gevent cannot see it: without this, before the first channel, one call at a time would run.
 grpc.experimental.gevent.init_gevent()
+# Each call that waits holds one of its threads: with ten, which is its own bound, ten users would wait for each other.
+gevent.get_hub().threadpool.maxsize = WAITING_CALLS_MAX
 
-JOB_S_MAX = 60.0
-
-
-class JobNotCompletedError(Exception):
-    """A job ended in another state; its message is that state."""
-
-
-class CallFailedError(Exception):
-    """A call failed; its message is the server's reason, or the client's name for it: the same for all of a kind."""
-
-
-def stable_error(error: grpc.RpcError, address: str) -> CallFailedError:
-    """The failure without addresses and ids, so that failures of one kind are counted together."""
-    read = error_from(error, address)
-    return CallFailedError(read.reason or type(read).__name__)
+__all__ = ["BulkSubmitter", "ChaosObserver", "FakeAgent", "Operator", "Poller", "Submitter", "Watcher"]
 
 
 @events.init_command_line_parser.add_listener  # type: ignore[untyped-decorator]  # locust's decorators say nothing of types
 def add_options(parser: ArgumentParser) -> None:
-    """What is still good enough."""
+    """The file, and what is still good enough in place of what it says."""
     group = parser.add_argument_group("stepward")
-    group.add_argument("--fail-ratio-max", type=float, default=0.0, help="of all jobs (default: %(default)s)")
-    group.add_argument("--p99-ms-max", type=float, default=5000.0, help="99th percentile (default: %(default)s)")
+    group.add_argument("--mix", default=str(mix_file.DEFAULT), help="users and thresholds (default: %(default)s)")
+    group.add_argument("--ledger", default="", help="a file for what was submitted and done (default: none)")
+    group.add_argument("--fail-ratio-max", type=float, help="of all requests, in place of the file's")
+    group.add_argument("--p99-ms-max", type=float, help="99th percentile of each kind, in place of the file's")
+
+
+@events.init.add_listener  # type: ignore[untyped-decorator]  # locust's decorators say nothing of types
+def apply_mix(environment: Environment, **_: Any) -> None:
+    """Let the users be as the file says."""
+    options = environment.parsed_options
+    assert options is not None
+    try:
+        mix = mix_file.read(Path(options.mix))
+    except MixError as error:
+        sys.exit(str(error))
+    for kind in environment.user_classes:
+        wanted = mix.users.get(kind.__name__, mix_file.Kind(count=1))
+        kind.weight, kind.fixed_count = wanted.weight, wanted.count
+        kind.wait_time = constant_pacing(wanted.pace_s)
+    if mix.stages:
+        environment.shape_class = stages.Stages(mix.stages)
+        environment.shape_class.runner = environment.runner
+    if options.fail_ratio_max is None:
+        options.fail_ratio_max = mix.thresholds.fail_ratio_max
+    if options.p99_ms_max is None:
+        options.p99_ms_max = mix.thresholds.p99_ms_max
+    # gevent's clock stood while all this was imported: on a busy machine the run would be over before it begins.
+    gevent.get_hub().loop.update_now()
+    Caller.ledger = Ledger(Path(options.ledger) if options.ledger else None)
 
 
 @events.test_start.add_listener  # type: ignore[untyped-decorator]  # locust's decorators say nothing of types
-def apply_definition(environment: Environment, **_: Any) -> None:
+def apply_definitions(environment: Environment, **_: Any) -> None:
     """Store what the users run; storing it again changes nothing. A server that is away shows in every job."""
-    address = environment.host or ""
-    with grpc.insecure_channel(address) as channel:
-        stub = definition_service_pb2_grpc.DefinitionServiceStub(channel)
+    with Client(environment.host or "", patience=PATIENCE) as client:
         try:
-            stub.ApplyDefinition(definition_service_pb2.ApplyDefinitionRequest(definition=trip()), timeout=JOB_S_MAX)
-        except grpc.RpcError as error:
-            print(f"the definition was not stored: {error_from(error, address)}")
+            for shape in SHAPES:
+                client.apply_definition(shape.definition)
+        except StepwardError as error:
+            print(f"not all definitions were stored: {stable(error)}")
 
 
 @events.quitting.add_listener  # type: ignore[untyped-decorator]  # locust's decorators say nothing of types
 def judge(environment: Environment, **_: Any) -> None:
     """Set the exit code."""
-    total = environment.stats.total
+    Caller.ledger.close()
     options = environment.parsed_options
     assert options is not None
-    p99_ms = total.get_response_time_percentile(0.99) or 0
-    complaints = []
-    if total.num_requests == 0:
-        complaints.append("no job was run")
-    if total.fail_ratio > options.fail_ratio_max:
-        complaints.append(f"{total.fail_ratio:.2%} of the jobs failed; at most {options.fail_ratio_max:.2%} may")
-    if p99_ms > options.p99_ms_max:
-        complaints.append(f"the 99th percentile is {p99_ms:.0f} ms; at most {options.p99_ms_max:.0f} ms are allowed")
+    complaints = list(complaints_of(environment, options.fail_ratio_max, options.p99_ms_max))
     for complaint in complaints:
         print(complaint)
     environment.process_exit_code = 1 if complaints else 0
 
 
-class SubmitAndWait(User):
-    """Submits a job, waits for its end, begins the next."""
-
-    wait_time = constant(0)
-
-    @override
-    def on_start(self) -> None:
-        # Without a pool of its own every user would share one connection.
-        self.address = self.host or ""
-        options = (("grpc.use_local_subchannel_pool", 1),)
-        self.channel = grpc.insecure_channel(self.address, options=options)
-        self.jobs = job_service_pb2_grpc.JobServiceStub(self.channel)
-
-    @override
-    def on_stop(self) -> None:
-        self.channel.close()
-
-    @task
-    def run_job(self) -> None:
-        """One `RunJob` call."""
-        began = time.perf_counter()
-        failure: Exception | None = None
-        length = 0
-        try:
-            request = job_service_pb2.RunJobRequest(job=JobSubmission(definition_name=TRIP, input=INPUT))
-            response = self.jobs.RunJob(request, timeout=JOB_S_MAX)
-        except grpc.RpcError as error:
-            failure = stable_error(error, self.address)
-        else:
-            length = response.ByteSize()
-            if response.job.state != JOB_STATE_COMPLETED:
-                failure = JobNotCompletedError(JobState.Name(response.job.state))
-        self.environment.events.request.fire(
-            request_type="rpc",
-            name="RunJob",
-            response_time=(time.perf_counter() - began) * 1000,
-            response_length=length,
-            exception=failure,
-            context={},
-        )
+def complaints_of(environment: Environment, fail_ratio_max: float, p99_ms_max: float) -> list[str]:
+    """What is not good enough, in words."""
+    total = environment.stats.total
+    found = []
+    if total.num_requests == 0:
+        found.append("nothing was asked for")
+    if total.fail_ratio > fail_ratio_max:
+        found.append(f"{total.fail_ratio:.2%} of the requests failed; at most {fail_ratio_max:.2%} may")
+    for entry in environment.stats.entries.values():
+        p99_ms = entry.get_response_time_percentile(0.99) or 0
+        if p99_ms > p99_ms_max:
+            text = f"the 99th percentile of {entry.name!r} is {p99_ms:.0f} ms; at most {p99_ms_max:.0f} ms are allowed"
+            found.append(text)
+    return found

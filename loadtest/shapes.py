@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -29,6 +30,7 @@ INPUT = Payload(
     encoding="json/utf-8",
 )
 OUTPUT = {"done": True, "reference": "abc123", "note": "x" * 56}
+OUTPUT_BYTES = json.dumps(OUTPUT).encode()
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from stepward.server.core.commands import AttemptEvent
     from stepward.server.core.rows import DefinitionBody
     from tests.core.world import World
 
@@ -30,7 +31,7 @@ class Crew:
         self.session_id = "crew"
         self.changes_most = 0
         self.batches = 0
-        self.gives = DONE
+        self.gives: AttemptEvent = DONE
         self._ids = [spec.id for spec in body.steps]
         world.open(self.session_id, actions_of(body), slots=slots)
 

@@ -22,7 +22,7 @@ class Ended:
 def locust(host: str, folder: Path, *options: str) -> Ended:
     """Run it against a server."""
     command = [sys.executable, "-m", "locust", "-f", "loadtest/locustfile.py", "--headless", "--only-summary"]
-    command += ["-u", "4", "-r", "4", "-t", "3s", "--host", host, "--csv", str(folder / "locust"), *options]
+    command += ["-u", "6", "-r", "6", "-t", "3s", "--host", host, "--csv", str(folder / "locust"), *options]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     return Ended(
         code=ended.returncode,
@@ -38,13 +38,14 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 
 def test_jobs_run_to_their_end(tmp_path: Path) -> None:
-    """Submit and wait, a few users at once."""
+    """Submit and wait, a few users at once, and an agent that the server knows beside locust's."""
     with stand(tmp_path) as (server, _):
-        ended = locust(server.address, tmp_path)
+        ended = locust(server.address, tmp_path, "--p99-ms-max", "30000", "Submitter", "FakeAgent")
     total = ended.stats[-1]
 
     assert ended.code == 0, ended.output
-    assert [row["Name"] for row in ended.stats] == ["RunJob", "Aggregated"]
+    names = {row["Name"] for row in ended.stats}
+    assert {"run bench-trip", "open session"} <= names <= {"run bench-compensate", *names}
     assert int(total["Request Count"]) > 4
     assert total["Failure Count"] == "0"
 
@@ -52,7 +53,7 @@ def test_jobs_run_to_their_end(tmp_path: Path) -> None:
 def test_threshold_decides_over_the_exit_code(tmp_path: Path) -> None:
     """No job ends within a millisecond."""
     with stand(tmp_path) as (server, _):
-        ended = locust(server.address, tmp_path, "--p99-ms-max", "1")
+        ended = locust(server.address, tmp_path, "--p99-ms-max", "1", "Submitter", "FakeAgent")
 
     assert ended.code == 1
     assert "99th percentile" in ended.output
@@ -60,9 +61,19 @@ def test_threshold_decides_over_the_exit_code(tmp_path: Path) -> None:
 
 def test_failures_are_counted_by_kind(tmp_path: Path) -> None:
     """Nobody listens there: one kind of failure, whatever gRPC's message says."""
-    ended = locust("127.0.0.1:1", tmp_path)
+    ended = locust("127.0.0.1:1", tmp_path, "-t", "5s", "--stop-timeout", "5", "Operator")
 
     assert ended.code == 1
-    assert "100.00% of the jobs failed" in ended.output
-    assert [row["Error"] for row in ended.failures] == ["CallFailedError('Unreachable')"]
-    assert ended.failures[0]["Occurrences"] == ended.stats[-1]["Request Count"]
+    assert "100.00% of the requests failed" in ended.output
+    assert {row["Error"] for row in ended.failures} == {"CallFailedError('Unreachable')"}
+
+
+def test_mix_that_is_wrong_ends_it_at_once(tmp_path: Path) -> None:
+    """The file is named, and what is wrong."""
+    (tmp_path / "mix.toml").write_text("[user]\n")
+    command = [sys.executable, "-m", "locust", "-f", "loadtest/locustfile.py", "--headless", "--host", "127.0.0.1:1"]
+    command += ["--mix", str(tmp_path / "mix.toml")]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+
+    assert ended.returncode != 0
+    assert "mix.toml: Object " in ended.stderr
