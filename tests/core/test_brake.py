@@ -9,7 +9,7 @@ import pytest
 
 from stepward.server.core import brake, epoch_rows, invariants, keys, rows
 from stepward.server.core.brake_rows import Brake, Cause
-from stepward.server.core.commands import CancelJob, Started, Sweep, Swept
+from stepward.server.core.commands import CancelJob, Failed, Started, Sweep, Swept
 from stepward.server.core.decide import decide
 from stepward.server.core.limits import Limits
 from stepward.server.core.rows import DefinitionBody, EventType, RetrySpec, Row
@@ -323,6 +323,52 @@ def test_a_rule_that_raises_takes_no_token(monkeypatch: pytest.MonkeyPatch) -> N
 
     assert len(decision.failures) == 1
     assert keys.BRAKE not in decision.changes
+
+
+def rows_put(world: World, ms: int) -> Iterator[bytes]:
+    """Keys of the rows that are written while a supervisor looks for so long, as often as it is told to."""
+    until_ms = world.now_ms + ms
+    while world.now_ms < until_ms:
+        answer = swept(world)
+        yield from (key for key, row in world.changes.items() if row is not None)
+        goes_on = answer.unfinished or answer.overdue > answer.held
+        world.now_ms += 20 if goes_on else min(answer.look_again_in_ms or 1_000, 1_000)
+
+
+@pytest.mark.parametrize(("hold", "ends_one_each_ms"), [("rate", 120), ("locked", None)])
+def test_retries_that_came_too_late_are_written_once_while_they_are_held(
+    hold: str, ends_one_each_ms: int | None
+) -> None:
+    """A thousand waited while nobody led, until no attempt could start any more: each stands in line, once."""
+    jobs = 1_000
+    world = World(limits=Limits(session_ttl_ms=3_000, breaker_outcomes_min=2 * jobs))
+    retry = RetrySpec(attempts_max=10, initial_ms=1_000, factor=1.0, time_ms_max=5_000)
+    world.define(DefinitionBody("single", (step_spec("pay", retry=retry),), b"", b""))
+    world.open("agent-000", ("pay",), slots=jobs)
+    for number in range(jobs):
+        world.submit(f"j{number:04}", "single")
+        world.report("agent-000", f"j{number:04}", "pay", Failed("ServiceDown", "503", retryable=True))
+    world.leaderless_ms = 20_000
+    if hold == "locked":
+        world.put(keys.EPOCH, epoch_rows.Epoch(1, 0, stays=True))
+    else:
+        world.put(keys.BRAKE, Brake(spent=world.limits.remediations_burst_max * brake.COST))
+    # They are lined up: a step and a timer each, and what tells of it.
+    lined_up = sum(key[:1] in (keys.STEP, keys.TIMER) for key in rows_put(world, 1_000))
+    waiting = [f"j{number:04}" for number in range(jobs) if world.step_state(f"j{number:04}", "pay") == "RETRY_WAIT"]
+
+    written = Counter(key[:1] for key in rows_put(world, 10_000))
+
+    assert len(waiting) > 900
+    assert 2 * len(waiting) <= lined_up <= 2 * jobs + 100
+    given_up = len(waiting) - sum(world.step_state(job_id, "pay") == "RETRY_WAIT" for job_id in waiting)
+    assert given_up == (0 if ends_one_each_ms is None else pytest.approx(10_000 / ends_one_each_ms, abs=2))
+    # Those that are given up, each with its step and perhaps a timer; of those that are held no row at all.
+    assert written[keys.STEP] == given_up
+    assert written[keys.TIMER] <= given_up + 10
+    beat = world.reader.get(keys.BEAT)
+    assert isinstance(beat, rows.Beat)
+    assert beat.held == beat.overdue == pytest.approx(len(waiting) - given_up, abs=10)
 
 
 def tokens(world: World) -> Iterator[int]:

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -170,7 +171,7 @@ class PlayedReplica:
         missing = self.log.committed[self._head.sequence :]
         for applied, head in missing:
             self._write(applied, head)
-        return [applied._replace(changes=None) for applied, _ in missing]
+        return [replace(applied, changes=None) for applied, _ in missing]
 
     def _write(self, applied: Applied, head: rows.Head) -> None:
         self.store.apply(applied.puts, applied.deletes)
@@ -231,7 +232,7 @@ class PlayedReplica:
             puts = [(key, keys.encode_row(row)) for key, row in decision.changes.items() if row is not None]
             deletes = [key for key, row in decision.changes.items() if row is None]
             done = self._commit(now, moved, self._head.epoch, puts, deletes)
-            applied.append(done._replace(changes=decision.changes))
+            applied.append(replace(done, changes=decision.changes))
             if self.answers_lost:
                 self.answers_lost -= 1
                 self.believes_leads = False

@@ -104,6 +104,40 @@ async def test_canary_that_was_offered_as_the_session_ends_is_done(
         assert looks >= 2
 
 
+async def test_canary_that_becomes_ready_as_the_work_ends_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session is drained, so it is offered to nobody, and no batch will tell of it again."""
+    drain, late = CanaryAgent._drain, list[asyncio.Task[tuple[int, bytes]]]()
+    async with nodes.running(tmp_path / "d", limits=LIMITS) as node, nodes.connected(node.address) as stubs:
+
+        async def drained(canary: CanaryAgent, session: object) -> None:
+            await drain(canary, session)  # type: ignore[arg-type]  # the session that it was given
+            if late:
+                return
+            late.append(asyncio.create_task(send(stubs, 2)))
+            async with asyncio.timeout(CALL_S_MAX):
+                while not is_ready(node):  # noqa: ASYNC110 - the rows are asked, which wake nobody
+                    await asyncio.sleep(0.01)
+
+        monkeypatch.setattr(CanaryAgent, "_drain", drained)
+        await apply(stubs)
+        first = await send(stubs, 1)
+        async with asyncio.timeout(WAIT_MS / 1_000 + 2.0):
+            while not late:  # noqa: ASYNC110 - what the agent does sets no event
+                await asyncio.sleep(0.01)
+        async with asyncio.timeout(2.0):
+            second = await late[0]
+
+        assert (first[0], second) == (common_pb2.JOB_STATE_COMPLETED, (common_pb2.JOB_STATE_COMPLETED, b'{"at_ms":2}'))
+
+
+def is_ready(node: Node) -> bool:
+    """Whether a canary waits for an agent."""
+    with node._shard.committed() as reader:
+        return next(iter(reader.scan(keys.READY)), None) is not None
+
+
 async def test_other_jobs_wake_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is ready elsewhere is no canary, so that a cluster without a watchdog pays nothing."""
     begun: list[CanaryAgent] = []
@@ -169,29 +203,55 @@ def refusal_for(reason: Reason) -> Refused:
     return Refused(Rejection(reason, "as the test wants"))
 
 
-async def test_canary_agent_gives_up_and_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A refusal that does not pass ends its session, and the next canary begins another."""
+@pytest.mark.parametrize("reason", [Reason.SESSION_ENDED, None])
+async def test_canary_agent_gives_up_and_begins_anew(
+    reason: Reason | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A refusal that does not pass ends its session, and so does a mistake of ours; the canary gets another one."""
     async with nodes.running(tmp_path / "d") as node, nodes.connected(node.address) as stubs:
         await apply(stubs)
         calls = node._agent_calls
         lease_work = calls.lease_work
-        refusals = [refusal_for(Reason.SESSION_ENDED), refusal_for(Reason.NO_LEADER)]
+        refusals: list[Exception] = [refusal_for(Reason.NO_LEADER)]
+        refusals.insert(0, ZeroDivisionError("as the test wants") if reason is None else refusal_for(reason))
+        sessions_begun = set[str]()
 
         async def refusing(request: agent_service_pb2.LeaseWorkRequest, *, wait_ms_max: int) -> object:
+            sessions_begun.add(request.hello.session_id)
             if refusals:
                 raise refusals.pop()
             return await lease_work(request, wait_ms_max=wait_ms_max)
 
         monkeypatch.setattr(calls, "lease_work", refusing)
         monkeypatch.setattr("stepward.server.canary_agent.REFUSED_WAIT_S", 0.01)
-        first = asyncio.create_task(send(stubs, 1))
+        monkeypatch.setattr("stepward.server.canary_agent.TROUBLE_WAIT_S", 0.05)
         async with asyncio.timeout(CALL_S_MAX):
-            while refusals or node._canary.is_at_work:  # noqa: ASYNC110 - what the agent does sets no event
-                await asyncio.sleep(0.01)
-        second = await send(stubs, 2)
+            done = await send(stubs, 1)
 
-        assert await first == (common_pb2.JOB_STATE_COMPLETED, b'{"at_ms":1}')
-        assert second == (common_pb2.JOB_STATE_COMPLETED, b'{"at_ms":2}')
+        assert done == (common_pb2.JOB_STATE_COMPLETED, b'{"at_ms":1}')
+        assert len(sessions_begun) == 2
+        assert node.counters.call_failures == (reason is None)
+
+
+async def test_canary_agent_that_stops_begins_nothing_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even what it had put off."""
+    async with nodes.running(tmp_path / "d") as node, nodes.connected(node.address) as stubs:
+        await apply(stubs)
+
+        async def refusing(_: object, *, wait_ms_max: int) -> object:
+            del wait_ms_max
+            raise refusal_for(Reason.SESSION_ENDED)
+
+        monkeypatch.setattr(node._agent_calls, "lease_work", refusing)
+        waiting = asyncio.create_task(send(stubs, 1))
+        async with asyncio.timeout(CALL_S_MAX):
+            while node._canary._again is None:  # noqa: ASYNC110 - what the agent does sets no event
+                await asyncio.sleep(0.01)
+        again = node._canary._again
+        await node._canary.stop()
+
+        assert again.cancelled()
+        waiting.cancel()
 
 
 def test_canary_of_the_core_is_purged_after_an_hour() -> None:

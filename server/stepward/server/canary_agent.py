@@ -29,9 +29,11 @@ WAIT_MS: Final = 2_000
 SLOTS: Final = 4
 # What a node that stops waits for the word that nothing more is to be offered here.
 STOP_S_MAX: Final = 1.0
-# How long to wait after a refusal that passes, and how many of them in a row are taken; the next canary begins anew.
+# How long to wait after a refusal that passes, and how many of them in a row are taken.
 REFUSED_WAIT_S: Final = 0.5
 REFUSALS_MAX: Final = 20
+# How long to wait before a canary that is still ready is tried with another session, when one has ended in trouble.
+TROUBLE_WAIT_S: Final = 2.0
 
 _LANE: Final = keys.lane(SYSTEM_NAMESPACE, CANARY_QUEUE, CANARY_ACTION)
 # What passes: there is no leader, or another one, or no room at present.
@@ -53,12 +55,15 @@ class CanaryAgent:
         self._counters = counters
         self._work: asyncio.Task[None] | None = None
         self._session: _Session | None = None
+        self._again: asyncio.TimerHandle | None = None
         self._stopped = False
         shard.on_applied(self._on_applied)
 
     async def stop(self) -> None:
         """Work no more, and have nothing more offered. What it holds goes to another node when the lease is over."""
         self._stopped = True
+        if self._again is not None:
+            self._again.cancel()
         work, session = self._work, self._session
         if work is None:
             return
@@ -81,23 +86,49 @@ class CanaryAgent:
         """Begin when a canary is ready."""
         if self._work is not None or self._stopped:
             return
-        changed = applied.changes if applied.changes is not None else [key for key, _ in applied.puts]
-        if any(key.startswith(_LANE) for key in changed):
-            self._work = asyncio.create_task(self._serve())
-            self._work.add_done_callback(self._ended)
+        ready = applied.keys_by_kind.get(keys.READY[0], ())
+        if any(key.startswith(_LANE) and applied.rows[key] is not None for key in ready):
+            self._begin()
+
+    def _begin(self) -> None:
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
+        self._work = asyncio.create_task(self._serve())
+        self._work.add_done_callback(self._ended)
 
     def _ended(self, work: asyncio.Task[None]) -> None:
-        """The next canary begins anew. One that has failed is seen by whoever sent it."""
+        """Begin anew if a canary has become ready since it last looked: no batch will tell of that once more."""
         self._work = self._session = None
-        if not work.cancelled() and work.exception() is not None:
+        in_trouble = not work.cancelled() and work.exception() is not None
+        if in_trouble and not isinstance(work.exception(), Refused):
             self._counters.call_failures += 1
             _log.error("canary_agent_failed", exc_info=work.exception())
+        if self._stopped:
+            return
+        if in_trouble:
+            self._again = asyncio.get_running_loop().call_later(TROUBLE_WAIT_S, self._look_again)
+        else:
+            self._look_again()
+
+    def _look_again(self) -> None:
+        self._again = None
+        if self._work is not None:
+            return
+        with self._shard.committed() as reader:
+            is_ready = next(iter(reader.scan(_LANE)), None) is not None
+        if is_ready:
+            self._begin()
 
     async def _serve(self) -> None:
-        """Work until there is nothing to do, and then until nothing is left of the session."""
+        """Work until there is nothing to do, and then until nothing is left of the session.
+
+        Raises:
+            Refused: In a way that does not pass, or too often.
+        """
         self._session = session = _Session(self._calls, node_id=self._node_id, version=self._version)
         draining, refusals = False, 0
-        while refusals < REFUSALS_MAX:
+        while True:
             try:
                 done = await session.work_once(wait_ms=0 if draining else WAIT_MS)
                 self._counters.canaries += done
@@ -109,10 +140,10 @@ class CanaryAgent:
                     # What was offered before that is still to be done.
                     draining = True
             except Refused as refused:
-                if refused.rejection.reason not in _PASSING:
-                    _log.info("canary_session_over", message=refused.rejection.message)
-                    return
                 refusals += 1
+                if refused.rejection.reason not in _PASSING or refusals == REFUSALS_MAX:
+                    _log.info("canary_session_over", message=refused.rejection.message)
+                    raise
                 await asyncio.sleep(REFUSED_WAIT_S)
 
     async def _drain(self, session: _Session) -> None:

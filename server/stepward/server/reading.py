@@ -49,14 +49,9 @@ def changed(
     `is_wanted` tells by the key whether anybody here asks for a row: what another leader decided came as bytes, and a
     node that decoded all of it would do for nothing what its agents and callers are a part of.
     """
-    if applied.changes is not None:
-        for key, row in applied.changes.items():
-            if key[0] in kinds and (is_wanted is None or is_wanted(key)):
-                yield key, row
-        return
-    for key, value in applied.puts:
-        if key[0] in kinds and (is_wanted is None or is_wanted(key)):
-            yield key, keys.decode_row(key, value)
-    for key in applied.deletes:
-        if key[0] in kinds and (is_wanted is None or is_wanted(key)):
-            yield key, None
+    for kind in kinds:
+        for key in applied.keys_by_kind.get(kind, ()):
+            if is_wanted is not None and not is_wanted(key):
+                continue
+            row = applied.rows[key]
+            yield key, keys.decode_row(key, row) if isinstance(row, bytes) else row

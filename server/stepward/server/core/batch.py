@@ -160,6 +160,7 @@ class Batch:
         *,
         trouble: Trouble | None = None,
         proposed: Remedy = Remedy.NONE,
+        too_late: bool = False,
         **changes: Any,
     ) -> Step:
         """Give a step a state and its one timer. Every change of a step's state goes through here.
@@ -183,10 +184,12 @@ class Batch:
             updated_wall_ms=self.moment.wall_ms if state is not step.state else step.updated_wall_ms,
             timer_clock=timer.clock,
             timer_at_ms=timer.at_ms,
+            too_late=too_late,
             **changes,
         )
         is_same = step.timer_at_ms == timer.at_ms and step.timer_clock is timer.clock
-        if not (is_same and (state is step.state or states.duty(state) is states.duty(step.state))):
+        is_kept = state is step.state and too_late is step.too_late
+        if not (is_same and (is_kept or states.duty(after) is states.duty(step))):
             self._move_timer(job_id, ordinal, step, after)
         self.draft.put(keys.step(job_id, ordinal), after)
         if waits:
@@ -203,7 +206,7 @@ class Batch:
         return after
 
     def _move_timer(self, job_id: str, ordinal: int, before: Step, after: Step) -> None:
-        """What a timer is for follows from the state, so a state may move it at one and the same instant."""
+        """What a timer is for follows from the step, so another state may move it at one and the same instant."""
         if before.timer_clock is not Clock.NONE:
             self.draft.remove(states.timer_key(job_id, ordinal, before))
         if after.timer_clock is not Clock.NONE:

@@ -27,7 +27,7 @@ SILENCE_MS_MAX: Final = 3_000
 # After so many of these within so long, of log time, the next leader would most likely lose its own, too.
 LOST_MAX: Final = 3
 LOST_WINDOW_MS: Final = 60_000
-# For so long, of led time, a supervisor has to beat without a gap before it is trusted again.
+# For so long, of led time, supervisors have to beat without a gap before they are trusted again.
 GOOD_MS: Final = 60_000
 
 
@@ -76,14 +76,17 @@ def remedies_nothing(batch: Batch) -> bool:
 
 
 def beating_since_led_ms(batch: Batch, before: Beat) -> int:
-    """Since when, in this leadership, beats have come without a gap, the one of this batch among them."""
-    moment = batch.moment
-    goes_on = before.epoch == moment.epoch and moment.led_ms - before.led_ms < SILENCE_MS_MAX
-    return before.since_led_ms if goes_on else moment.led_ms
+    """Since when beats have come without a gap, the one of this batch among them.
+
+    Led time tells that over a change of leaders, too: one that has lost its supervisor leaves a gap, and where
+    leadership moves every minute for another reason a minute within one would never come.
+    """
+    led_ms = batch.moment.led_ms
+    return before.since_led_ms if led_ms - before.led_ms < SILENCE_MS_MAX else led_ms
 
 
 def trust_again(batch: Batch, beat: Beat) -> None:
-    """Forget lost supervisors once another one has beaten for a good minute. Called while leadership stays."""
+    """Forget lost supervisors once others have beaten for a good minute. Called while leadership stays."""
     if beat.led_ms - beat.since_led_ms >= GOOD_MS:
         epoch = batch.draft.require(keys.EPOCH, Epoch)
         batch.draft.put(keys.EPOCH, replace(epoch, lost_log_ms=(), stays=False))

@@ -240,7 +240,7 @@ def _with_timer(case: Case, step: Step, reason: Reason) -> Reason:
     if step.timer_at_ms > case.now_ms(step.timer_clock):
         return reason
     held = brake.standing(case.reader, led_ms=case.head.led_ms, limits=case.limits).on
-    if held is not None and states.duty(step.state) is keys.Duty.JUDGE:
+    if held is not None and states.duty(step) is keys.Duty.JUDGE:
         text = f"its time is over, but the brake holds what the supervisor would do: {held.reason}"
         cause = Reason(K.BRAKE, text, clock=Clock.LED, at_ms=case.head.led_ms + held.ends_in_ms)
     else:

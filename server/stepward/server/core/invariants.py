@@ -176,7 +176,7 @@ def _step_violations(
 
 
 def _bound_violations(reader: Reader, spec: StepSpec, step: Step) -> Iterator[str]:
-    """No attempt is waited for beyond the bound over all of them, unless the brake holds the end of that wait."""
+    """No attempt is waited for beyond the bound over all of them."""
     phase = states.phase(step.state)
     if (step.aside is not None) != (phase is states.VERIFY):
         yield f"what its action has used stands {'aside' if step.aside is not None else 'not aside'}"
@@ -184,8 +184,9 @@ def _bound_violations(reader: Reader, spec: StepSpec, step: Step) -> Iterator[st
         return
     policy = schedules.policy_of(spec, phase.part)
     ends_log_ms = schedules.ends_log_ms(policy, step)
-    may_be_held = step.state is phase.retry_wait and reader.get(keys.BRAKE) is not None
-    if step.timer_clock is Clock.LOG and 0 < ends_log_ms < step.timer_at_ms and not may_be_held:
+    if step.too_late and step.state is not phase.retry_wait:
+        yield f"it is {step.state.name}, and too late for another attempt"
+    if step.timer_clock is Clock.LOG and 0 < ends_log_ms < step.timer_at_ms:
         yield f"its timer is at {step.timer_at_ms}, but all its attempts end at {ends_log_ms}"
     if step.state is not phase.retry_wait and step.ready_log_ms < 0:
         yield "it became ready at no time"

@@ -238,7 +238,7 @@ def timers_from(clock: Clock, duty: Duty, at_ms: int) -> bytes:
 
 
 def step_timer(clock: Clock, duty: Duty, at_ms: int, job_id: str, ordinal: int) -> bytes:
-    """Key of a step's `rows.Timer`. Its duty follows from the step's state (`states.duty`)."""
+    """Key of a step's `rows.Timer`. Its duty follows from the step (`states.duty`)."""
     return b"T%c%c%b%b%b" % (clock, duty, at_ms.to_bytes(8, "big"), TIMER_STEP, subject(job_id, ordinal))
 
 

@@ -268,7 +268,7 @@ class Step(Row, frozen=True):
     ready (-1: it has not yet); its bounds over all attempts count from there. `timer_clock` and
     `timer_at_ms` name the step's one timer row. `ready_order` finds its row in the ready index. `fence_at_led_ms` is
     the instant until which an attempt that nobody confirmed stopped may still act. `incident` is the number of its open
-    one; 0: none.
+    one; 0: none. `too_late`: its wait is over, no attempt may start any more, and the brake holds what follows.
     """
 
     state: StepState
@@ -291,6 +291,7 @@ class Step(Row, frozen=True):
     aside: Aside | None = None
     avoid: Avoid | None = None
     incident: int = 0
+    too_late: bool = False
 
 
 class Output(Row, frozen=True):
@@ -428,7 +429,7 @@ class Beat(Row, frozen=True):
     `purge_backlog` counts ended jobs whose time to be kept is over, up to a bound, and `purge_late_ms` is for how long
     that of the first of them has been. `stuck` counts jobs that were found with nothing left to move them. `overdue`
     counts what is due and was not judged, and `held` those of them that the brake holds. `since_led_ms` is since when
-    beats have come without a gap in this leadership, and `late_ms_max` by how much one of its sweeps came after what it
+    beats have come without a gap of led time, and `late_ms_max` by how much one of its sweeps came after what it
     judged had fallen due, at most.
     """
 

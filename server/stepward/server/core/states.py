@@ -84,14 +84,14 @@ _JUDGED: Final = frozenset(
 )
 
 
-def duty(state: StepState) -> Duty:
-    """What the timer of a step is for."""
-    return Duty.JUDGE if state in _JUDGED else Duty.WAKE
+def duty(step: Step) -> Duty:
+    """What the timer of a step is for. That a wait is over is trouble only if nothing may start any more."""
+    return Duty.JUDGE if step.too_late or step.state in _JUDGED else Duty.WAKE
 
 
 def timer_key(job_id: str, ordinal: int, step: Step) -> bytes:
     """Key of the one timer of a step that has one."""
-    return keys.step_timer(step.timer_clock, duty(step.state), step.timer_at_ms, job_id, ordinal)
+    return keys.step_timer(step.timer_clock, duty(step), step.timer_at_ms, job_id, ordinal)
 
 
 # States that wait for a person; a job counts its steps in them.

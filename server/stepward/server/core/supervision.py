@@ -299,22 +299,24 @@ def _judge_step(batch: Batch, job_id: str, ordinal: int, step: Step, brake: Brak
     if step.state is phase.running:
         return _worked_too_long(batch, job_id, ordinal, step, brake)
     if step.state is phase.retry_wait:
-        _waited_enough(batch, job_id, ordinal, step, brake)
-    else:
-        compensation.settle(batch, job_id, ordinal)
+        return _waited_enough(batch, job_id, ordinal, step, brake)
+    compensation.settle(batch, job_id, ordinal)
     return True
 
 
-def _waited_enough(batch: Batch, job_id: str, ordinal: int, step: Step, brake: Brake) -> None:
+def _waited_enough(batch: Batch, job_id: str, ordinal: int, step: Step, brake: Brake) -> bool:
     """The wait of a step is over. It may have been so long that nothing may start any more, which is trouble.
 
-    What the brake holds of that waits on, since it must not stand before those whose waits have ended well.
+    What the brake holds of that stands with other trouble from then on: it must not stand before those whose waits have
+    ended well, and to set it again and again would be many rows for nothing.
     """
-    if attempts.would_give_up(batch, job_id, ordinal, step) and not brake.take(job_id, ordinal):
-        assert brake.look_again_in_ms is not None
-        batch.move(job_id, ordinal, step, step.state, batch.log_in(brake.look_again_in_ms))
-        return
-    attempts.try_again(batch, job_id, ordinal, step)
+    if not attempts.would_give_up(batch, job_id, ordinal, step) or brake.take(job_id, ordinal):
+        attempts.try_again(batch, job_id, ordinal, step)
+        return True
+    if step.too_late:
+        return False
+    batch.move(job_id, ordinal, step, step.state, TimerAt(step.timer_clock, step.timer_at_ms), too_late=True)
+    return True
 
 
 def _waited_too_long(batch: Batch, job_id: str, ordinal: int, step: Step, brake: Brake) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from msgspec import Struct
@@ -113,7 +115,8 @@ class Frame(NamedTuple):
     content: bytes
 
 
-class Applied(NamedTuple):
+@dataclass(frozen=True)
+class Applied:
     """A batch that is applied and durable.
 
     `changes` are the decoded rows (None: deleted) when this leader decided the batch; None when it came from
@@ -125,6 +128,24 @@ class Applied(NamedTuple):
     changes: Mapping[bytes, Row | None] | None
     puts: Sequence[tuple[bytes, bytes]]
     deletes: Sequence[bytes]
+
+    @cached_property
+    def rows(self) -> Mapping[bytes, Row | bytes | None]:
+        """All that the batch put and deleted (None); in bytes when it came from elsewhere."""
+        if self.changes is not None:
+            return self.changes
+        return {**dict(self.puts), **dict.fromkeys(self.deletes)}
+
+    @cached_property
+    def keys_by_kind(self) -> Mapping[int, list[bytes]]:
+        """Keys of what the batch put and deleted, by their first byte.
+
+        Told once for all who follow batches: each of them wants a few kinds of row, and a batch may have thousands.
+        """
+        found: dict[int, list[bytes]] = {}
+        for key in self.rows:
+            found.setdefault(key[0], []).append(key)
+        return found
 
 
 class Standing(NamedTuple):
