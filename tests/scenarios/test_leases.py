@@ -144,11 +144,16 @@ def test_h017_a_wait_of_twelve_hours_is_one_grant() -> None:
     """H017: a step that waits for its retry holds no lease, so nothing delivers it again and again meanwhile."""
     half_day_ms = 12 * 3_600_000
     body = single(retry=RetrySpec(attempts_max=2, initial_ms=half_day_ms, cap_ms=half_day_ms))
-    world = world_with(body)
+    world = World(limits=Limits(session_ttl_ms=10 * TTL_MS))
+    world.define(body)
+    world.open("agent-one", actions_of(body))
     world.submit("j1", "single")
     world.report("agent-one", "j1", "pay", failed_after(half_day_ms))
 
-    pass_time(world, half_day_ms - 1, alive=("agent-one",))
+    # Heartbeats every third of a lease, and a sweep with each.
+    for world.now_ms in range(10 * TTL_MS // 3, half_day_ms, 10 * TTL_MS // 3):
+        world.do(RenewSession("agent-one", 1, 0), Sweep(100))
+    world.now_ms = half_day_ms - 1
     assert world.step_state("j1", "pay") == "RETRY_WAIT"
     world.now_ms += 1
     world.do(Sweep(100))
