@@ -243,6 +243,30 @@ def test_canaries_that_are_lost_again_prolong_the_hold() -> None:
     assert swept(world).remedied == 20 - 2 * world.limits.brake_canaries
 
 
+def test_an_offer_without_word_is_sent_again_while_the_brake_holds() -> None:
+    """Nothing is remedied by that. One whose time is over is held, and written once."""
+    world = World(limits=Limits(session_ttl_ms=3_000))
+    for name, over_all_ms in (("patient", 0), ("hurried", 2_000)):
+        spec = step_spec(name, schedule_to_close_ms=over_all_ms)
+        world.define(DefinitionBody(name, (spec,), b"", b""))
+        world.open(f"agent-{name}", (name,))
+        world.submit(f"j-{name}", name)
+    tokens_before = [world.step(f"j-{name}", name).token for name in ("patient", "hurried")]  # type: ignore[union-attr]  # both were offered
+    pass_alive(world, 3_000, "agent-patient", "agent-hurried")
+    world.put(keys.BRAKE, Brake(spent=2 * world.limits.remediations_burst_max * brake.COST, led_ms=3_000))
+
+    first = swept(world)
+    world.now_ms += 100
+    swept(world)
+
+    assert (first.remedied, first.held) == (0, 1)
+    resent = world.reader.get(keys.assignment("agent-patient", tokens_before[0], "j-patient", 0))
+    assert isinstance(resent, rows.Assignment)
+    assert resent.resends == 1
+    assert world.step_state("j-hurried", "hurried") == "OFFERED"
+    assert [key for key in world.changes if key[:1] in (keys.STEP, keys.TIMER)] == []
+
+
 @pytest.mark.parametrize(
     ("epoch_began_ms", "heard_in", "expected"),
     [
@@ -436,5 +460,5 @@ def test_a_sweep_reads_what_is_due_and_not_what_waits() -> None:
     assert [key[:1] for key in idle.gets] == [keys.BRAKE, keys.EPOCH, keys.LEDGER, keys.BEAT]
     # The first of each queue, which is not due: once to see that nothing is to be judged, and once for what is next.
     timers_scanned = Counter(key[:3] for key in idle.scanned if key[:1] == keys.TIMER)
-    assert timers_scanned == {b"T\x01\x02": 2, b"T\x01\x03": 2, b"T\x02\x03": 2}
+    assert timers_scanned == {b"T\x01\x01": 2, b"T\x01\x02": 2, b"T\x02\x03": 2}
     assert len(idle.scanned) == timers_scanned.total() + 2

@@ -12,6 +12,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from stepward.server.core import invariants, keys, rows
 from stepward.server.core.commands import (
@@ -23,10 +24,12 @@ from stepward.server.core.commands import (
     Declined,
     DrainSession,
     Failed,
+    IncidentResolved,
     PauseJob,
     ProgressMade,
     RenewSession,
     ReportAttempts,
+    ResolveIncident,
     ResumeJob,
     RetryStep,
     SkipStep,
@@ -38,18 +41,25 @@ from stepward.server.core.commands import (
     Unknown,
     VerbDone,
 )
+from stepward.server.core.graph import ancestors
+from stepward.server.core.ledger_rows import LedgerEntry
 from stepward.server.core.limits import Limits
+from stepward.server.core.parts import Remedy, Resolution
 from stepward.server.core.rows import (
     JOB_STATES_FINAL,
+    Approval,
     DefinitionBody,
     Effect,
     EventType,
     JobState,
     OnDeadline,
+    OnExhausted,
     OnUnknown,
     Payload,
+    Reassign,
     RetrySpec,
     StartMode,
+    StepSpec,
     StepState,
 )
 from tests.core.world import DAY_MS, World, actions_of, step_spec
@@ -85,6 +95,8 @@ MEANT = (
     EventType.VerifyRetryScheduled.name,
     EventType.UndoOutcomeUnknown.name,
 )
+# These change nothing, so they stand in the history alone.
+WRITTEN_NOWHERE = (Remedy.NONE, Remedy.RESEND, Remedy.WITHDRAW)
 COMMANDS = 250
 JOBS_MAX = 25
 
@@ -115,7 +127,34 @@ def make_definition(rng: random.Random) -> DefinitionBody:
         for i in range(count)
     )
     deadline_ms, on_deadline = rng.choice([0, 0, 30_000]), rng.choice(list(OnDeadline))
-    return DefinitionBody("graph", steps, b"", b"", deadline_ms, on_deadline)
+    return DefinitionBody("graph", with_policies(rng, steps), b"", b"", deadline_ms, on_deadline)
+
+
+def with_policies(rng: random.Random, steps: tuple[StepSpec, ...]) -> tuple[StepSpec, ...]:
+    """The same graph with what is to be done about trouble, and perhaps with a point of no return, by the rules.
+
+    There is one at most; what comes before it can be undone or repeated, and neither it nor what is irreversible has
+    an undo.
+    """
+    pivot = rng.randrange(len(steps)) if rng.random() < 0.4 else None
+    before = 0 if pivot is None else ancestors([spec.needs for spec in steps])[pivot]
+    changed = []
+    for ordinal, drawn in enumerate(steps):
+        spec = replace(
+            drawn,
+            on_exhausted=rng.choice([*[OnExhausted.COMPENSATE] * 3, *OnExhausted]),
+            reassign=rng.choice(list(Reassign)),
+            approval=rng.choice([*[Approval.NOT_REQUIRED] * 3, Approval.REQUIRED]),
+        )
+        if ordinal == pivot:
+            spec = replace(spec, effect=Effect.PIVOT, undo=None, on_unknown=OnUnknown.ESCALATE)
+        elif before >> ordinal & 1:
+            if spec.undo is None:
+                spec = replace(spec, effect=Effect.IDEMPOTENT)
+        elif rng.random() < 0.15:
+            spec = replace(spec, effect=Effect.IRREVERSIBLE, undo=None)
+        changed.append(spec)
+    return tuple(changed)
 
 
 class History:
@@ -154,6 +193,7 @@ class History:
             (self._sweep, 10),
             (self._cancel, 3),
             (self._operate, 10),
+            (self._resolve, 4),
             (self._close_or_drain, 3),
             (self._report, 44),
         ]
@@ -219,6 +259,15 @@ class History:
         answer = self.world.one(verb)
         if isinstance(answer, VerbDone) and not answer.already:
             self.coverage[type(verb).__name__] += 1
+
+    def _resolve(self) -> None:
+        """Somebody decides about an incident, open or not, in a way that may not be open to it."""
+        number = self.rng.randint(1, 1 + self.world.reader.count(keys.INCIDENT))
+        resolution = self.rng.choice([*Resolution, Resolution.APPROVE])
+        undone = self.rng.random() < 0.5
+        answer = self.world.one(ResolveIncident(number, resolution, Payload(b"null"), undone, "looked at it", "ada"))
+        if isinstance(answer, IncidentResolved) and not answer.already:
+            self.coverage[resolution.name] += 1
 
     def _close_or_drain(self) -> None:
         found = self._session()
@@ -306,6 +355,10 @@ class History:
             state = self.ended.get(job_id) or self.world.progress(job_id).state
             self.coverage[state.name] += 1
             self.coverage["PURGED"] += self.world.reader.get(keys.job(job_id)) is None
+        for key in self.world.reader.scan(keys.LEDGER):
+            entry = self.world.reader.get(key)
+            assert isinstance(entry, LedgerEntry)
+            self.coverage[f"remedy {entry.remedy.name}"] += 1
 
     def _do_well(self, session_id: str, key: bytes) -> None:
         _, token, job_id, ordinal = keys.parse_assignment(key)
@@ -360,7 +413,9 @@ def test_random_histories(only_seed: int | None) -> None:
     if only_seed is None:
         ends = [state.name for state in (*JOB_STATES_FINAL, JobState.ESCALATED)]
         verbs = [verb.__name__ for verb in (TerminateJob, PauseJob, ResumeJob, RetryStep, SkipStep)]
-        assert [name for name in (*ends, *verbs, *MEANT, "PURGED") if not met[name]] == []
+        remedies = [f"remedy {one.name}" for one in Remedy if one not in WRITTEN_NOWHERE]
+        decided = [one.name for one in Resolution]
+        assert [name for name in (*ends, *verbs, *remedies, *decided, *MEANT, "PURGED") if not met[name]] == []
 
 
 @pytest.mark.slow

@@ -10,8 +10,8 @@ from stepward.server.core import keys, leases, rows
 from stepward.server.core.commands import Accepted, Failed, RenewSession, SessionRenewed, Started, Sweep
 from stepward.server.core.limits import Limits
 from stepward.server.core.rejections import Reason, Rejection
-from stepward.server.core.rows import EventType, RetrySpec, StartMode
-from tests.core.world import World, actions_of
+from stepward.server.core.rows import DefinitionBody, EventType, RetrySpec, StartMode
+from tests.core.world import World, actions_of, step_spec
 from tests.scenarios.trips import (
     DONE,
     SESSION_END_MS,
@@ -77,6 +77,27 @@ def test_h004_a_session_that_is_being_ended_cannot_be_renewed() -> None:
     assert answer.reason is Reason.SESSION_ENDED
     pass_time(world, SESSION_END_MS + TTL_MS)
     assert world.reader.get(keys.session("agent-one")) is None
+
+
+def test_h009_an_agent_is_given_no_more_than_it_has_room_for() -> None:
+    """H009: one slot and five steps of 10 s; what waits is not with the agent, so no clock of it runs there."""
+    world = World()
+    spec = step_spec("pay", start_to_close_ms=15_000, heartbeat_ms=14_000)
+    world.define(DefinitionBody("single", (spec,), b"", b""))
+    world.open("agent-one", ("pay",), slots=1)
+    jobs = [f"j{number}" for number in range(5)]
+    for job_id in jobs:
+        world.submit(job_id, "single")
+    while open_ := [job_id for job_id in jobs if world.job_state(job_id) != "COMPLETED"]:
+        assert world.reader.count(keys.assignments("agent-one")) == 1
+        assert world.report("agent-one", open_[0], "pay", Started()) == "RECORDED"
+        pass_time(world, world.now_ms + 10_000, alive=("agent-one",))
+        assert world.report("agent-one", open_[0], "pay", DONE) == "RECORDED"
+
+    offered = [
+        event.attempt for job_id in jobs for _, event in world.events(job_id) if event.type is EventType.StepOffered
+    ]
+    assert offered == [1] * 5
 
 
 def test_h012_a_new_attempt_is_judged_by_its_own_grant() -> None:

@@ -183,11 +183,15 @@ def test_h023_one_stale_report_leaves_the_others_standing() -> None:
 
 
 def test_h032_every_cause_waits_by_the_same_policy() -> None:
-    """H032: a reported failure, a timeout and a lost lease wait alike; a drain, which is nobody's fault, not at all."""
+    """H032: a reported failure, a timeout and a lost lease wait alike; a drain, which is nobody's fault, not at all.
+
+    Nor does a result that is too large: it would be that again, so there is no other attempt.
+    """
     retry = RetrySpec(attempts_max=5, initial_ms=60_000, cap_ms=60_000)
     waits: dict[str, bool] = {}
-    for cause in ("report", "unknown", "timeout", "lost", "drain"):
+    for cause in ("report", "unknown", "timeout", "lost", "drain", "too large"):
         world = world_with(single(retry=retry))
+        world.limits = Limits(session_ttl_ms=3_000, payload_bytes_max=1_000)
         world.submit("j1", "single")
         world.report("agent-one", "j1", "pay", Started())
         if cause == "report":
@@ -199,6 +203,8 @@ def test_h032_every_cause_waits_by_the_same_policy() -> None:
         elif cause == "lost":
             world.now_ms = SESSION_END_MS
             sweep(world)
+        elif cause == "too large":
+            world.report("agent-one", "j1", "pay", Succeeded(Payload(b"x" * 1_001)))
         else:
             world.one(DrainSession("agent-one", 1))
             world.report("agent-one", "j1", "pay", Stopped(draining=True))
@@ -206,7 +212,8 @@ def test_h032_every_cause_waits_by_the_same_policy() -> None:
         assert step is not None
         waits[cause] = step.state.name == "RETRY_WAIT" and step.timer_at_ms - world.now_ms <= 60_000
 
-    assert waits == {"report": True, "unknown": True, "timeout": True, "lost": True, "drain": False}
+    without = {"drain": False, "too large": False}
+    assert waits == {"report": True, "unknown": True, "timeout": True, "lost": True, **without}
 
 
 def test_h033_renewing_the_lease_never_extends_the_step() -> None:

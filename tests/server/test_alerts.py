@@ -66,8 +66,9 @@ FIRES: Final[dict[str, tuple[tuple[Scrape, Scrape], tuple[Scrape, Scrape]]]] = {
         ({}, each_node("stepward_overdue_oldest_seconds", 10, 10, 10)),
     ),
     "StepwardDetectionLate": (
-        ({}, each_node("stepward_detection_latency_max_seconds", 2.5, 2.5, 2.5)),
-        ({}, each_node("stepward_detection_latency_max_seconds", 1.0, 1.0, 1.0)),
+        (each_node("stepward_detections_late_total", 0, 3, 0), each_node("stepward_detections_late_total", 0, 4, 0)),
+        # It was late long ago, in the same leadership.
+        (each_node("stepward_detections_late_total", 0, 4, 0), each_node("stepward_detections_late_total", 0, 4, 0)),
     ),
     "StepwardJobsStuck": (
         (each_node("stepward_jobs_stuck_total", 0, 0, 0), each_node("stepward_jobs_stuck_total", 1, 0, 0)),

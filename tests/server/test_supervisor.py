@@ -150,7 +150,14 @@ async def test_supervisor_sweeps_sooner_when_a_timer_is_due_sooner() -> None:
 async def test_supervisor_comes_back_at_once_when_a_sweep_is_unfinished(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slices follow each other without a wait; what they removed and found is counted, and what is stuck is logged."""
     left = Swept(
-        handled=1, overdue=1, unfinished=True, next_due_led_ms=None, next_due_log_ms=None, purged=2, stuck=("j1",)
+        handled=1,
+        overdue=1,
+        unfinished=True,
+        next_due_led_ms=None,
+        next_due_log_ms=None,
+        purged=2,
+        stuck=("j1",),
+        late_ms=(0, supervisors.LATE_MS, supervisors.LATE_MS + 1),
     )
     done = Swept(handled=0, overdue=0, unfinished=False, next_due_led_ms=None, next_due_log_ms=None)
     answers = [left] * 20
@@ -166,7 +173,7 @@ async def test_supervisor_comes_back_at_once_when_a_sweep_is_unfinished(monkeypa
     running.cancel()
     host.shard.stop()
 
-    assert (host.counters.purged, host.counters.jobs_stuck) == (40, 20)
+    assert (host.counters.purged, host.counters.jobs_stuck, host.counters.detections_late) == (40, 20, 20)
     assert logged.events.count("job_stuck") == 20
 
 

@@ -295,6 +295,11 @@ SUPERVISION: Final = (
         "Timers that were due and not handled at that sign of life.",
         lambda v: None if v.beat is None else v.beat.overdue,
     ),
+    counter(
+        "detections_late_total",
+        "What this node's supervisor noticed more than 2 s after it had fallen due.",
+        lambda v: v.counters.detections_late,
+    ),
     counter("sweeps_total", "Sweeps of this node's supervisor.", lambda v: v.counters.sweeps),
     counter(
         "sweeps_refused_total",

@@ -118,6 +118,8 @@ class Counters(Struct):
     step_s: Histogram = field(default_factory=Histogram)
     # For how long what the supervisor of this node judged had been due.
     detection_s: Histogram = field(default_factory=lambda: Histogram(DETECTION_BOUNDS_S))
+    # Of these, those that were noticed later than a supervisor that is well would ever be.
+    detections_late: int = 0
 
     def numbers(self) -> dict[str, int]:
         """The plain ones, by name."""

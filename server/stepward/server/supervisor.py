@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 # The beat is written with a sweep; others judge by it whether supervision goes on.
 BEAT_MS: Final = 1_000
+# What is noticed later than this is late: a supervisor that is well looks at least once a second.
+LATE_MS: Final = 2_000
 # A full sweep left more that is due: the next one follows at once, but lets other commands in between.
 _FULL_WAIT_MS: Final = 1
 # What is still due after a sweep that was not full waits for another sweep, or for a rule of ours to be mended.
@@ -172,6 +174,7 @@ class Supervisor:
         self._late_ms_max = max((self._late_ms_max, *swept.late_ms))
         for late_ms in swept.late_ms:
             self._counters.detection_s.note(late_ms / 1_000)
+            self._counters.detections_late += late_ms > LATE_MS
 
     def _note_cannot(self, refused: Rejection | None) -> None:
         """Count each sweep that could not be decided, and log when that begins, changes and ends."""

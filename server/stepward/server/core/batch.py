@@ -160,7 +160,7 @@ class Batch:
         *,
         trouble: Trouble | None = None,
         proposed: Remedy = Remedy.NONE,
-        too_late: bool = False,
+        held: bool = False,
         **changes: Any,
     ) -> Step:
         """Give a step a state and its one timer. Every change of a step's state goes through here.
@@ -184,11 +184,11 @@ class Batch:
             updated_wall_ms=self.moment.wall_ms if state is not step.state else step.updated_wall_ms,
             timer_clock=timer.clock,
             timer_at_ms=timer.at_ms,
-            too_late=too_late,
+            held=held,
             **changes,
         )
         is_same = step.timer_at_ms == timer.at_ms and step.timer_clock is timer.clock
-        is_kept = state is step.state and too_late is step.too_late
+        is_kept = state is step.state and held is step.held
         if not (is_same and (is_kept or states.duty(after) is states.duty(step))):
             self._move_timer(job_id, ordinal, step, after)
         self.draft.put(keys.step(job_id, ordinal), after)

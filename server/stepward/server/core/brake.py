@@ -2,7 +2,8 @@
 
 Every remediation of a sweep takes a token. There are `remediations_burst_max` of them, and so many are refilled that no
 minute sees more than `remediations_per_minute_max`. When many sessions are lost at once, or the first one under a new
-leader, a few go first (the canaries), then all others are held for a while: perhaps our own network is broken.
+leader, a few go first (the canaries), then all others are held for a while, and until whoever was given those has been
+heard from: perhaps our own network is broken.
 What is held stays due, is counted as overdue, and says until when.
 
 What agents report is never held, nor what merely goes on: the end of a wait, a walk over steps, a session that lives.
@@ -11,11 +12,12 @@ All of it is in one row, on led time; a minute in which nobody led refills nothi
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from stepward.server.core import epoch_rows, epochs, keys
+from stepward.server.core import epoch_rows, epochs, keys, leases, rows, states
 from stepward.server.core.brake_rows import Brake as BrakeRow
 from stepward.server.core.brake_rows import Canary, Cause, Losses
 
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 COST: Final = 60_000
 # How soon to look again at what is held until a supervisor is trusted again: with the next beat.
 LOCKED_LOOK_MS: Final = 1_000
+# How soon to look again whether those who were given canaries have been heard from.
+CANARY_LOOK_MS: Final = 1_000
 
 
 class Hold(NamedTuple):
@@ -178,9 +182,10 @@ def _as_of_now(batch: Batch, row: BrakeRow) -> BrakeRow:
         return _over(row) if led_ms - row.began_led_ms >= limits.mass_loss_window_ms else row
     if led_ms < row.hold_until_led_ms:
         return row
-    if any(_came_back_lost(batch, canary) for canary in row.canaries):
+    fates = {_fate(batch, canary) for canary in row.canaries}
+    if _Fate.LOST in fates:
         return replace(row, began_led_ms=led_ms, canaries_left=limits.brake_canaries, canaries=(), hold_until_led_ms=0)
-    return _over(row)
+    return replace(row, hold_until_led_ms=led_ms + CANARY_LOOK_MS) if _Fate.OPEN in fates else _over(row)
 
 
 def _over(row: BrakeRow) -> BrakeRow:
@@ -188,10 +193,34 @@ def _over(row: BrakeRow) -> BrakeRow:
     return replace(row, cause=Cause.NONE, began_led_ms=0, canaries_left=0, canaries=(), hold_until_led_ms=0)
 
 
-def _came_back_lost(batch: Batch, canary: Canary) -> bool:
-    """Whether what was let through has been lost with another session since. What is gone has ended."""
+class _Fate(Enum):
+    """What has become of what was let through."""
+
+    WELL = 1
+    # It was given to a session that has not been heard from since, and may yet be.
+    OPEN = 2
+    LOST = 3
+
+
+def _fate(batch: Batch, canary: Canary) -> _Fate:
+    """Whether what was let through has been lost with another session since. What is gone has ended.
+
+    A lease that ends shows that only after a TTL and a third, long after the others would have been let go. Whoever was
+    given a canary and has not been heard from for a third of a TTL counts as lost, too, until his lease has ended.
+    """
     step = batch.step(canary.job_id, canary.ordinal)
-    return step is not None and step.lease_losses > canary.lease_losses
+    if step is None:
+        return _Fate.WELL
+    if step.lease_losses > canary.lease_losses:
+        return _Fate.LOST
+    if step.state not in states.HELD:
+        return _Fate.WELL
+    session = batch.draft.require(keys.session(step.session_id), rows.Session)
+    key = keys.assignment(step.session_id, step.token, canary.job_id, canary.ordinal)
+    if not leases.heard_lately(session, led_ms=batch.moment.led_ms):
+        return _Fate.LOST
+    was_heard = session.renewed_led_ms > batch.draft.require(key, rows.Assignment).offered_led_ms
+    return _Fate.WELL if was_heard else _Fate.OPEN
 
 
 def _is_news_to_leader(batch: Batch, session: Session) -> bool:

@@ -180,12 +180,12 @@ def _bound_violations(reader: Reader, spec: StepSpec, step: Step) -> Iterator[st
     phase = states.phase(step.state)
     if (step.aside is not None) != (phase is states.VERIFY):
         yield f"what its action has used stands {'aside' if step.aside is not None else 'not aside'}"
+    if step.held and step.state not in (phase.offered, phase.retry_wait):
+        yield f"it is {step.state.name}, and marked as held by the brake"
     if step.state not in (phase.ready, phase.running, phase.retry_wait):
         return
     policy = schedules.policy_of(spec, phase.part)
     ends_log_ms = schedules.ends_log_ms(policy, step)
-    if step.too_late and step.state is not phase.retry_wait:
-        yield f"it is {step.state.name}, and too late for another attempt"
     if step.timer_clock is Clock.LOG and 0 < ends_log_ms < step.timer_at_ms:
         yield f"its timer is at {step.timer_at_ms}, but all its attempts end at {ends_log_ms}"
     if step.state is not phase.retry_wait and step.ready_log_ms < 0:

@@ -98,11 +98,11 @@ _JOB_ID_TIME: Final = re.compile(r"[0-9]+-([0-9a-f]{12})").match
 class Duty(IntEnum):
     """What a timer is for. Each has queues of its own, so that what the brake holds stands before nothing else."""
 
-    # Something that waits goes on: a retry, a fence, a walk over steps. Nobody has failed.
+    # Something goes on: a wait, a fence, a walk over steps, an offer that is sent again. Nobody has failed.
     WAKE = 1
     # A session has perhaps not been heard from for too long.
     LEASE = 2
-    # A bound in time has passed, which is trouble: of a queue, an offer, an attempt, a job.
+    # A bound in time has passed, which is trouble: of a queue, an attempt, a job; or the brake holds what follows.
     JUDGE = 3
 
 

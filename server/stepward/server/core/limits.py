@@ -95,7 +95,7 @@ class Limits(Struct, frozen=True):
     # A leader is new for so long, and to every session that it has never heard: a loss then may be its own deafness.
     brake_new_leader_ms: int = 10_000
     # Remediations that go first after a mass loss or under a new leader, and how long the others wait for what becomes
-    # of those: they have been offered again by then, and whoever is back has said so.
+    # of those at least: they have been offered again by then, and who was given them is heard from each TTL/6.
     brake_canaries: int = 5
     brake_hold_ms: int = 5_000
     # The breaker of an action opens when so many of so many outcomes within so long were bad: fewer say too little, and

@@ -268,7 +268,7 @@ class Step(Row, frozen=True):
     ready (-1: it has not yet); its bounds over all attempts count from there. `timer_clock` and
     `timer_at_ms` name the step's one timer row. `ready_order` finds its row in the ready index. `fence_at_led_ms` is
     the instant until which an attempt that nobody confirmed stopped may still act. `incident` is the number of its open
-    one; 0: none. `too_late`: its wait is over, no attempt may start any more, and the brake holds what follows.
+    one; 0: none. `held`: its timer is due, and the brake holds what follows.
     """
 
     state: StepState
@@ -291,7 +291,7 @@ class Step(Row, frozen=True):
     aside: Aside | None = None
     avoid: Avoid | None = None
     incident: int = 0
-    too_late: bool = False
+    held: bool = False
 
 
 class Output(Row, frozen=True):

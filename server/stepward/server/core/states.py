@@ -68,25 +68,26 @@ def mover(state: StepState, job_state: JobState) -> Mover:
     return MOVERS[state]
 
 
-# States in which a timer that falls due is trouble: nobody took a step, answered an offer, or ended an attempt in time.
+# States in which a timer that falls due is trouble: nobody took a step, or ended an attempt in time.
 _JUDGED: Final = frozenset(
     {
         S.READY,
-        S.OFFERED,
         S.RUNNING,
         S.UNDO_READY,
-        S.UNDO_OFFERED,
         S.UNDO_RUNNING,
         S.VERIFY_READY,
-        S.VERIFY_OFFERED,
         S.VERIFY_RUNNING,
     }
 )
 
 
 def duty(step: Step) -> Duty:
-    """What the timer of a step is for. That a wait is over is trouble only if nothing may start any more."""
-    return Duty.JUDGE if step.too_late or step.state in _JUDGED else Duty.WAKE
+    """What the timer of a step is for.
+
+    What follows the end of a wait, or an offer that nobody answered, is most often no remedy. It stands with trouble
+    from when it turns out to be one that the brake holds.
+    """
+    return Duty.JUDGE if step.held or step.state in _JUDGED else Duty.WAKE
 
 
 def timer_key(job_id: str, ordinal: int, step: Step) -> bytes:

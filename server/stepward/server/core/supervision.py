@@ -305,17 +305,21 @@ def _judge_step(batch: Batch, job_id: str, ordinal: int, step: Step, brake: Brak
 
 
 def _waited_enough(batch: Batch, job_id: str, ordinal: int, step: Step, brake: Brake) -> bool:
-    """The wait of a step is over. It may have been so long that nothing may start any more, which is trouble.
+    """The wait of a step is over. It may have been so long that nothing may start any more, which is trouble."""
+    if attempts.would_give_up(batch, job_id, ordinal, step) and not brake.take(job_id, ordinal):
+        return _held(batch, job_id, ordinal, step)
+    attempts.try_again(batch, job_id, ordinal, step)
+    return True
 
-    What the brake holds of that stands with other trouble from then on: it must not stand before those whose waits have
-    ended well, and to set it again and again would be many rows for nothing.
+
+def _held(batch: Batch, job_id: str, ordinal: int, step: Step) -> bool:
+    """The brake holds what follows: let it stand with other trouble, whether it does so already or not (True).
+
+    It must not stand before what merely goes on, and to set it again and again would be many rows for nothing.
     """
-    if not attempts.would_give_up(batch, job_id, ordinal, step) or brake.take(job_id, ordinal):
-        attempts.try_again(batch, job_id, ordinal, step)
-        return True
-    if step.too_late:
+    if step.held:
         return False
-    batch.move(job_id, ordinal, step, step.state, TimerAt(step.timer_clock, step.timer_at_ms), too_late=True)
+    batch.move(job_id, ordinal, step, step.state, TimerAt(step.timer_clock, step.timer_at_ms), held=True)
     return True
 
 
@@ -372,7 +376,7 @@ def _offer_unanswered(batch: Batch, job_id: str, ordinal: int, step: Step, brake
     policy = batch.policy(job_id, ordinal, phase)
     is_over = 0 < schedules.ends_log_ms(policy, step) <= batch.moment.log_ms
     if (is_over or assignment.start is StartMode.ON_ACCEPT) and not brake.take(job_id, ordinal):
-        return False
+        return _held(batch, job_id, ordinal, step)
     if assignment.start is StartMode.ON_ACCEPT:
         remediation.not_begun(batch, job_id, ordinal, Trouble.OFFER_UNANSWERED)
         return True
