@@ -2,15 +2,16 @@
 
 Nothing here reads a clock, draws a random number by itself, or does I/O. Reading order:
 
-1. `rows`, `slice_rows`, `epoch_rows`, `brake_rows`, `breaker_rows`, `ledger_rows` and `keys`: what is stored, and under
-   which keys; `job_states`, `parts` and `event_types` name states, parts of steps, what goes wrong and what happens to
-   them, `options` what a definition may choose.
+1. `rows`, `slice_rows`, `epoch_rows`, `brake_rows`, `breaker_rows`, `ledger_rows`, `caller_rows` and `keys`: what is
+   stored, and under which keys; `job_states`, `parts` and `event_types` name states, parts of steps, what goes wrong
+   and what happens to them, `options` what a definition may choose.
 2. `commands`, `rejections` and `limits`: what may be asked, what may be refused, and every bound; `system`: what is
    stepward's own among the jobs.
 3. `states`: what a step may become, and what moves it on.
 4. `reader` and `draft`: committed rows, and the overlay in which one batch is decided.
 5. `decide`: the entry: one savepoint a command, then the offers.
-6. `batch`: what every rule works on, and the only way in which a step changes; it keeps the `counts` of jobs.
+6. `batch`: what every rule works on, and the only way in which a step changes; it keeps the `counts` of jobs, and
+   for callers the ends of theirs (`caller_ends`).
 7. `submission`, `advance`, `offers`, `reports`, `attempts`, `compensation`: a job from its beginning to its end;
    `breakers`, which offers heed; `remedies`, the table of what is done about trouble, which `remediation` asks and
    obeys.

@@ -6,7 +6,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
-from stepward.server.core import counts, incidents, keys, ordinals, rows, schedules, slice_rows, states, system
+from stepward.server.core import (
+    caller_ends,
+    counts,
+    incidents,
+    keys,
+    ordinals,
+    rows,
+    schedules,
+    slice_rows,
+    states,
+    system,
+)
 from stepward.server.core.parts import By, Remedy
 from stepward.server.core.rows import Clock, Event, EventType, JobState
 
@@ -123,6 +134,8 @@ class Batch:
             self.list_job(job_id, self.job(job_id).namespace, progress.state, after.state)
             if after.state in rows.JOB_STATES_FINAL:
                 self._end(job_id, after)
+            if after.state in rows.JOB_STATES_AWAITED:
+                after = caller_ends.add(self, job_id, self.job(job_id), after)
         self.draft.put(keys.progress(job_id), after)
         return after
 

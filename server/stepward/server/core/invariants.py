@@ -20,7 +20,8 @@ from stepward.server.core import (
     states,
     wide_jobs,
 )
-from stepward.server.core.rows import JOB_STATES_FINAL, Clock, JobState, PassKind, StepState
+from stepward.server.core.caller_rows import CallerEnds
+from stepward.server.core.rows import JOB_STATES_AWAITED, JOB_STATES_FINAL, Clock, JobState, PassKind, StepState
 from stepward.server.core.states import Mover
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def violations(reader: Reader, *, led_ms: int) -> list[str]:
     found += count_violations(reader)
     found += wide_jobs.leftovers(reader, set(jobs))
     found += incident_violations(reader)
+    found += caller_violations(reader)
     return found + list(_session_violations(reader))
 
 
@@ -270,6 +272,31 @@ def incident_violations(reader: Reader) -> Iterator[str]:
     notices = [keys.parse_number(key) for key in reader.scan(keys.NOTICE)]
     if notices != list(range(counted.newest_notice + 1 - len(notices), counted.newest_notice + 1)):
         yield f"notices {notices} are not the newest, of which {counted} counts"
+
+
+def caller_violations(reader: Reader) -> Iterator[str]:
+    """Each job of a caller that has ended, or waits for a person, stands among the ends of one batch, once."""
+    wanted: set[tuple[bytes, str]] = set()
+    for key in reader.scan(keys.JOB):
+        job_id = key[1:].decode()
+        job, progress = reader.get(key), reader.get(keys.progress(job_id))
+        assert isinstance(job, rows.Job)
+        assert isinstance(progress, rows.Progress)
+        if progress.told_sequence:
+            wanted.add((keys.caller_ends(job.caller_id, progress.told_sequence), job_id))
+        if bool(job.caller_id) < bool(progress.told_sequence) or progress.told_sequence > progress.revision:
+            yield f"job {job_id} of caller {job.caller_id!r} stands among ends that are not there: {progress}"
+        if job.caller_id and progress.state in JOB_STATES_AWAITED and not progress.told_sequence:
+            yield f"job {job_id} is {progress.state.name}, and its caller {job.caller_id!r} is not told"
+    found: list[tuple[bytes, str]] = []
+    for key in reader.scan(keys.CALLER_ENDS):
+        row = reader.get(key)
+        assert isinstance(row, CallerEnds)
+        found += [(key, job_id) for job_id in row.job_ids]
+        if not row.job_ids:
+            yield f"ends {key!r} are none"
+    if sorted(found) != sorted(wanted):
+        yield f"ends that callers are told are {found}, and should be {wanted}"
 
 
 def _waiting(reader: Reader) -> Iterator[tuple[tuple[str, int], int]]:

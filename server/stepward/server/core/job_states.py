@@ -48,3 +48,5 @@ class StepState(IntEnum):
 
 
 JOB_STATES_FINAL: Final = frozenset({JobState.COMPLETED, JobState.COMPENSATED, JobState.CANCELLED, JobState.FAILED})
+# At these a caller who waits for a job has his answer: it has ended, or it waits for a person.
+JOB_STATES_AWAITED: Final = JOB_STATES_FINAL | {JobState.ESCALATED}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from stepward.server.core import brake_rows, breaker_rows, epoch_rows, ledger_rows, rows, slice_rows
+from stepward.server.core import brake_rows, breaker_rows, caller_rows, epoch_rows, ledger_rows, rows, slice_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,6 +52,8 @@ NOTICE: Final = b"n"
 NOTICE_CURSOR: Final = b"w"
 BRAKE: Final = b"Z"
 BREAKER: Final = b"Y"
+CALLER_ENDS: Final = b"e"
+ENDS_GONE: Final = b"g"
 
 _TYPES: Final[dict[bytes, type[Row]]] = {
     JOB: rows.Job,
@@ -85,6 +87,8 @@ _TYPES: Final[dict[bytes, type[Row]]] = {
     NOTICE_CURSOR: ledger_rows.NoticeCursor,
     BRAKE: brake_rows.Brake,
     BREAKER: breaker_rows.Breaker,
+    CALLER_ENDS: caller_rows.CallerEnds,
+    ENDS_GONE: caller_rows.EndsGone,
 }
 _DECODERS: Final[dict[int, Callable[[bytes], Row]]] = {
     kind[0]: msgspec.msgpack.Decoder(type_).decode for kind, type_ in _TYPES.items()
@@ -421,10 +425,20 @@ def incidents_open(namespace: str) -> bytes:
 
 
 def parse_number(key: bytes) -> int:
-    """The number at the end of a key of an incident, of an index of it, or of a notice."""
+    """The number at the end of a key of an incident, of an index of it, of a notice, or of ends of jobs."""
     return int.from_bytes(key[-8:], "big")
 
 
 def notice(number: int) -> bytes:
     """Key of a `ledger_rows.Notice`."""
     return NOTICE + number.to_bytes(8, "big")
+
+
+def ends_of_caller(caller_id: str) -> bytes:
+    """Prefix of the ends of a caller's jobs. Hashed as idempotency keys are: his text may be longer than a key."""
+    return CALLER_ENDS + hashlib.sha256(caller_id.encode()).digest()
+
+
+def caller_ends(caller_id: str, sequence: int) -> bytes:
+    """Key of a `caller_rows.CallerEnds`."""
+    return ends_of_caller(caller_id) + sequence.to_bytes(8, "big")

@@ -2,8 +2,8 @@
 
 An ended job has one row in a queue of its own, apart from the timers: what removes old jobs must not stand before what
 moves others on. First, while the job can still be read, what its steps have left elsewhere is taken away; then the job
-vanishes in one batch, with its progress, its place in the list and its idempotency key; then its other rows go, some in
-each sweep. So nothing ever makes it look as if it had not run.
+vanishes in one batch, with its progress, its places in the lists and its idempotency key; then its other rows go, some
+in each sweep. So nothing ever makes it look as if it had not run.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from stepward.server.core import keys, rows, slice_rows, states
+from stepward.server.core import caller_ends, keys, rows, slice_rows, states
 from stepward.server.core.rows import Clock
 
 if TYPE_CHECKING:
@@ -106,8 +106,9 @@ def _take_back_step(batch: Batch, job_id: str, ordinal: int, step: Step) -> None
 
 def _hide(batch: Batch, job_id: str) -> None:
     """From now on there is no such job, and its idempotency key is free."""
-    draft, job = batch.draft, batch.job(job_id)
-    batch.list_job(job_id, job.namespace, batch.progress(job_id).state, None)
+    draft, job, progress = batch.draft, batch.job(job_id), batch.progress(job_id)
+    batch.list_job(job_id, job.namespace, progress.state, None)
+    caller_ends.remove(batch, job_id, job, progress)
     if job.idempotency_key:
         key = keys.idempotency(job.namespace, job.idempotency_key)
         named = draft.read(key, rows.IdempotencyKey)

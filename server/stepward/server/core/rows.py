@@ -13,6 +13,7 @@ from typing import Final
 from msgspec import Struct
 
 from stepward.server.core.event_types import EventType as EventType  # noqa: PLC0414 - whoever reads rows needs it, too
+from stepward.server.core.job_states import JOB_STATES_AWAITED as JOB_STATES_AWAITED  # noqa: PLC0414 - for importers, too
 from stepward.server.core.job_states import JOB_STATES_FINAL as JOB_STATES_FINAL  # noqa: PLC0414 - for importers, too
 from stepward.server.core.job_states import JobState as JobState  # noqa: PLC0414 - as above, for importers
 from stepward.server.core.job_states import StepState as StepState  # noqa: PLC0414 - as above, for importers
@@ -201,7 +202,7 @@ class Progress(Row, frozen=True):
     that may still act; `undo_open` counts steps whose undo has not ended (0 before the undo phase), and `remaining`
     those whose undo has ended and that remain done all the same; `waiting` counts steps that wait for a person.
     `deadline_log_ms` 0: none. `terminating`: it is being ended at once, or was. `incident`: the number of the open one
-    of the job as a whole; 0: none.
+    of the job as a whole; 0: none. `told_sequence`: the batch among whose `CallerEnds` the job stands; 0: among none.
     """
 
     state: JobState
@@ -220,6 +221,7 @@ class Progress(Row, frozen=True):
     deadline_passed: bool = False
     terminating: bool = False
     incident: int = 0
+    told_sequence: int = 0
 
 
 class Lingering(Value, frozen=True):
