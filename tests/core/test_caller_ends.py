@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from msgspec.structs import replace
 
 from stepward.server.core import caller_ends, keys
 from stepward.server.core.caller_ends import Ends
@@ -38,7 +37,7 @@ def world_of(*, limits: Limits | None = None) -> World:
 
 
 def submit(world: World, *job_ids: str, caller: str) -> None:
-    world.do(*(replace(world.submission(job_id, "single"), caller_id=caller) for job_id in job_ids))
+    world.do(*(world.submission(job_id, "single", caller=caller) for job_id in job_ids))
 
 
 def ends(world: World, caller: str, behind: int = 0) -> list[Ends]:

@@ -69,6 +69,8 @@ if TYPE_CHECKING:
 
     from stepward.server.core.commands import AnyCommand, AttemptEvent
 
+# Who submits, in turns; the first is nobody.
+CALLERS = ("", "ann", "bob")
 DONE = Succeeded(Payload(b'{"id":1}'))
 # What a question is answered; any other part of a step may give the same.
 VERDICTS = [
@@ -207,7 +209,7 @@ class History:
     def _submit(self) -> None:
         if len(self.jobs) < JOBS_MAX:
             self.jobs.append(f"j{len(self.jobs):03d}")
-            self.world.submit(self.jobs[-1], "graph")
+            self.world.submit(self.jobs[-1], "graph", caller=CALLERS[len(self.jobs) % len(CALLERS)])
 
     def _open(self) -> None:
         self.sessions.append(f"session-{len(self.sessions):03d}")

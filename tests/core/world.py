@@ -117,15 +117,22 @@ class World:
         """Store a definition under the hash of its name."""
         self.one(ApplyDefinition("default", body.name.encode().ljust(32, b"."), body))
 
-    def submit(self, job_id: str, definition: str, *, key: str = "", body: bytes = b"{}") -> Answer:
+    def submit(self, job_id: str, definition: str, *, key: str = "", body: bytes = b"{}", caller: str = "") -> Answer:
         """Submit a job with an id of the test's choice."""
-        return self.one(self.submission(job_id, definition, key=key, body=body))
+        return self.one(self.submission(job_id, definition, key=key, body=body, caller=caller))
 
     def submission(
-        self, job_id: str, definition: str, *, key: str = "", body: bytes = b"{}", labels: dict[str, str] | None = None
+        self,
+        job_id: str,
+        definition: str,
+        *,
+        key: str = "",
+        body: bytes = b"{}",
+        labels: dict[str, str] | None = None,
+        caller: str = "",
     ) -> SubmitJob:
         """What submits a job with an id of the test's choice."""
-        return SubmitJob(job_id, "default", definition, 0, Payload(body), key, labels or {}, "", body)
+        return SubmitJob(job_id, "default", definition, 0, Payload(body), key, labels or {}, caller, body)
 
     def open(self, session_id: str, actions: tuple[str, ...], *, slots: int = 4, queue: str = "q") -> int:
         """Open a session or a newer stream of it. Returns the generation."""

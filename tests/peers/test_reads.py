@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from stepward.server.api.ends_watch import EndsWatch
 from stepward.server.api.jobs import JobService
 from stepward.server.api.watch import JobWatch
 from stepward.server.core.rejections import Reason, Refused
@@ -18,7 +19,7 @@ STALE = common_pb2.CONSISTENCY_STALE
 
 
 def jobs(node: Node) -> JobService:
-    return JobService(node.gateway, LIMITS, JobWatch(node.gateway, LIMITS))
+    return JobService(node.gateway, LIMITS, JobWatch(node.gateway, LIMITS), EndsWatch(node.gateway, LIMITS))
 
 
 async def get(node: Node, job_id: str, consistency: int = 0) -> job_service_pb2.GetJobResponse:
@@ -183,7 +184,8 @@ async def test_node_that_has_lost_the_leader_ends_waits_and_names_the_job() -> N
         node = cluster["n2"]
         submitted = await node.gateway.submit(node.submission())
         waiter = node.gateway.register_waiter(submitted.job_id)
-        watcher = node.gateway.register_watcher(submitted.job_id)
+        watcher = node.gateway.watchers.of_job(submitted.job_id)
+        of_caller = node.gateway.watchers.of_caller("ann")
         assert not node.contact.lost
         began = asyncio.get_running_loop().time()
         node.replica.hears = False
@@ -199,6 +201,9 @@ async def test_node_that_has_lost_the_leader_ends_waits_and_names_the_job() -> N
         assert "leader_id" not in rejection.metadata
         assert watcher.closed is not None
         assert watcher.closed.reason is Reason.NO_LEADER
+        assert of_caller.closed is not None
+        assert "behind the last revisions seen" in of_caller.closed.message
+        assert "job_id" not in of_caller.closed.metadata
         # And when it hears again, it serves again, and would tell again.
         node.replica.hears = True
         await until(lambda: not node.contact.lost)

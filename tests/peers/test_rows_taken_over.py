@@ -97,7 +97,7 @@ async def test_wait_for_the_end_of_a_job_sees_an_end_that_was_missed() -> None:
         submitted = await node.gateway.submit(node.submission())
         other = await node.gateway.submit(node.submission())
         waiter, patient = (node.gateway.register_waiter(one.job_id) for one in (submitted, other))
-        watcher = node.gateway.register_watcher(submitted.job_id)
+        watcher = node.gateway.watchers.of_job(submitted.job_id)
         await fall_behind(cluster, node)
         assert isinstance(await leader.shard.call(CancelJob(submitted.job_id, "over")), JobCancelled)
         node.replica.applies = True

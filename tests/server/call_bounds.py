@@ -9,7 +9,7 @@ from google.protobuf.descriptor import Descriptor
 
 from stepward.server.api.convert import ENCODING_CHARS_MAX
 from stepward.server.core.limits import Limits
-from stepward.v1 import agent_service_pb2, common_pb2, supervision_service_pb2
+from stepward.v1 import agent_service_pb2, common_pb2, job_service_pb2, supervision_service_pb2
 
 # Small enough to be reached quickly; the others are those of a node.
 LIMITS = Limits(
@@ -18,6 +18,7 @@ LIMITS = Limits(
 NAME = LIMITS.name_chars_max
 KEY = "x" * LIMITS.idempotency_key_chars_max
 YEAR_S = LIMITS.duration_ms_max // 1_000
+SHARD = job_service_pb2.ShardRevision(shard=0)
 REF = agent_service_pb2.AttemptRef(job_id="0-" + "0" * 32, step_id="a", token=1)
 
 
@@ -175,7 +176,13 @@ BOUNDS: dict[str, list[Bound]] = {
     ],
     "JobService/CountJobs": [names("namespace"), *FILTER],
     "JobService/WatchJob": [],
-    "JobService/WatchJobs": [],
+    "JobService/WatchJobs": [
+        names("caller_id"),
+        Bound("caller_id", "x", ""),
+        Bound("caller_id", "x", "x\0"),
+        Bound("from", [SHARD], [SHARD] * 2),
+        Bound("from", [SHARD], [job_service_pb2.ShardRevision(shard=1)], field="from[0].shard"),
+    ],
     "JobService/CancelJob": verb(),
     "JobService/GetJobHistory": [page()],
     "JobService/ExplainJob": [],
@@ -263,7 +270,6 @@ UNBOUNDED: dict[str, str] = {
     "attempts": "what an agent says is cut or judged by the rules, each with an answer of its own",
     "definition": "the rules of definitions, all of which have a table of their own",
     "jobs": "each is refused by itself, as SubmitJob would",
-    "from": "of a call that is not served yet",
     "incident_id": "what is no name of an incident is not found",
     "incident_ids": "how many there may be is tried in test_supervision_service; what names none is refused by itself",
     "proposed_only": "both values mean something",
@@ -278,7 +284,6 @@ UNBOUNDED: dict[str, str] = {
 # Calls that refuse nothing for what a field holds, and why.
 NOT_REFUSED: dict[str, str] = {
     "DefinitionService/ValidateDefinition": "what is wrong is its answer",
-    "JobService/WatchJobs": "not served yet",
     "ClusterService/CreateCluster": "it has no fields",
     "ClusterService/TransferLeader": "what it names is a member or none",
 }

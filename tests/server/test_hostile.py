@@ -261,10 +261,3 @@ async def test_call_that_fails_inside(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (answer.code, answer.reason) == (grpc.StatusCode.INTERNAL, "INTERNAL")
     assert "secret" not in answer.message
     assert node.counters.call_failures == 1
-
-
-async def test_watch_jobs_is_not_served_yet(stubs: Stubs) -> None:
-    """It is in the contract, so the refusal has a reason of ours."""
-    call = stubs.jobs.WatchJobs(job_service_pb2.WatchJobsRequest(caller_id="me"), timeout=S)
-
-    assert (await refused(call.read())).reason == "UNIMPLEMENTED"

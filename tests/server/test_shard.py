@@ -338,13 +338,13 @@ async def test_watchers_are_shed_at_their_bound() -> None:
     """Of all jobs together. One that goes makes room."""
     host = Host(Noting(), watchers_max=2)
     gateway = host.gateway()
-    first = gateway.register_watcher("0-1")
-    gateway.register_watcher("0-2")
+    first = gateway.watchers.of_job("0-1")
+    gateway.watchers.of_job("0-2")
 
     with pytest.raises(Refused) as caught:
-        gateway.register_watcher("0-1")
-    gateway.forget_watcher("0-1", first)
-    gateway.register_watcher("0-3")
+        gateway.watchers.of_job("0-1")
+    gateway.watchers.forget(first)
+    gateway.watchers.of_job("0-3")
     host.shard.stop()
 
     assert caught.value.rejection.reason is Reason.OVERLOADED

@@ -35,7 +35,7 @@ def nobody_follows(node: Node) -> Callable[[], Awaitable[bool]]:
     """Whether all places of those who follow jobs are free."""
 
     async def condition() -> bool:
-        return not node._gateway._watchers_count
+        return not node._gateway.watchers.count
 
     return condition
 
@@ -57,7 +57,7 @@ async def test_one_who_does_not_read_is_cut(node: Node, stubs: Stubs) -> None:
             return node.counters.refusals == 3
 
         await eventually(all_are_cut)
-        held = node._gateway._watchers_count
+        held = node._gateway.watchers.count
         ends = []
         for stream in streams:
             try:

@@ -876,7 +876,7 @@ class WatchJobsRequest(_message.Message):
     CALLER_ID_FIELD_NUMBER: _builtins.int
     FROM_FIELD_NUMBER: _builtins.int
     caller_id: _builtins.str
-    """The caller_id of the submissions."""
+    """The caller_id of the submissions, whatever their namespace. Not empty."""
     def __init__(
         self,
         *,
@@ -918,7 +918,9 @@ Global___ShardRevision: _TypeAlias = ShardRevision  # noqa: Y015
 
 @_typing.final
 class WatchJobsResponse(_message.Message):
-    """Some ends."""
+    """Some ends. The first message comes at once. It may have none, and so may others, now and then: they say where to
+    resume.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -926,11 +928,15 @@ class WatchJobsResponse(_message.Message):
     REVISIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def jobs(self) -> _containers.RepeatedCompositeFieldContainer[_job_pb2.Job]:
-        """Jobs that ended, without steps."""
+        """Jobs that ended or wait for a person: id, state, output and failure; without steps. One that waited may come again,
+        when it has ended or waits again; and one that goes on before it was told is not told.
+        """
 
     @_builtins.property
     def revisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardRevision]:
-        """Where to resume."""
+        """Where to resume: everything up to there has been told. While more of one batch follows at once, that is the batch
+        before, so that whoever resumes from there is told some of it again, and nothing is left out.
+        """
 
     def __init__(
         self,

@@ -169,8 +169,12 @@ class JobServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def WatchJobs(self, request, context):
-        """Called by those who submit many jobs. Streams the ends of all jobs of one caller. May be repeated from the last
-        revision seen.
+        """Called by those who submit many jobs. Streams the ends of all jobs of one caller, and which of them wait for a
+        person, in the order in which they came to that, until the caller has enough. Any node serves it. May be repeated
+        from the last revisions seen. Fails with INVALID_ARGUMENT; OVERLOADED when too many follow; WATCH_TOO_SLOW when the
+        caller does not read: resume from the last revisions seen; REVISION_COMPACTED when what is behind `from` can no
+        longer be told in full, since some of these jobs have been removed, or is not a part of this history: look for the
+        jobs that you wait for.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

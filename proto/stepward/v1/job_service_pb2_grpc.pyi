@@ -68,8 +68,12 @@ class JobServiceStub:
     has as many as do, and a later one has those that changed.
     """
     WatchJobs: _grpc.UnaryStreamMultiCallable[_job_service_pb2.WatchJobsRequest, _job_service_pb2.WatchJobsResponse]
-    """Called by those who submit many jobs. Streams the ends of all jobs of one caller. May be repeated from the last
-    revision seen.
+    """Called by those who submit many jobs. Streams the ends of all jobs of one caller, and which of them wait for a
+    person, in the order in which they came to that, until the caller has enough. Any node serves it. May be repeated
+    from the last revisions seen. Fails with INVALID_ARGUMENT; OVERLOADED when too many follow; WATCH_TOO_SLOW when the
+    caller does not read: resume from the last revisions seen; REVISION_COMPACTED when what is behind `from` can no
+    longer be told in full, since some of these jobs have been removed, or is not a part of this history: look for the
+    jobs that you wait for.
     """
     CancelJob: _grpc.UnaryUnaryMultiCallable[_job_service_pb2.CancelJobRequest, _job_service_pb2.CancelJobResponse]
     """Called by anyone who no longer wants the job: what was done, or may have been done, is undone. May be repeated.
@@ -123,8 +127,12 @@ class JobServiceAsyncStub(JobServiceStub):
     has as many as do, and a later one has those that changed.
     """
     WatchJobs: _aio.UnaryStreamMultiCallable[_job_service_pb2.WatchJobsRequest, _job_service_pb2.WatchJobsResponse]  # type: ignore[assignment]
-    """Called by those who submit many jobs. Streams the ends of all jobs of one caller. May be repeated from the last
-    revision seen.
+    """Called by those who submit many jobs. Streams the ends of all jobs of one caller, and which of them wait for a
+    person, in the order in which they came to that, until the caller has enough. Any node serves it. May be repeated
+    from the last revisions seen. Fails with INVALID_ARGUMENT; OVERLOADED when too many follow; WATCH_TOO_SLOW when the
+    caller does not read: resume from the last revisions seen; REVISION_COMPACTED when what is behind `from` can no
+    longer be told in full, since some of these jobs have been removed, or is not a part of this history: look for the
+    jobs that you wait for.
     """
     CancelJob: _aio.UnaryUnaryMultiCallable[_job_service_pb2.CancelJobRequest, _job_service_pb2.CancelJobResponse]  # type: ignore[assignment]
     """Called by anyone who no longer wants the job: what was done, or may have been done, is undone. May be repeated.
@@ -229,8 +237,12 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_service_pb2.WatchJobsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_job_service_pb2.WatchJobsResponse], _abc.AsyncIterator[_job_service_pb2.WatchJobsResponse]]:
-        """Called by those who submit many jobs. Streams the ends of all jobs of one caller. May be repeated from the last
-        revision seen.
+        """Called by those who submit many jobs. Streams the ends of all jobs of one caller, and which of them wait for a
+        person, in the order in which they came to that, until the caller has enough. Any node serves it. May be repeated
+        from the last revisions seen. Fails with INVALID_ARGUMENT; OVERLOADED when too many follow; WATCH_TOO_SLOW when the
+        caller does not read: resume from the last revisions seen; REVISION_COMPACTED when what is behind `from` can no
+        longer be told in full, since some of these jobs have been removed, or is not a part of this history: look for the
+        jobs that you wait for.
         """
 
     @_abc_1.abstractmethod

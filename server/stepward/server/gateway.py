@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from stepward.server.core import keys
 from stepward.server.core.commands import DefinitionApplied, JobSubmitted
 from stepward.server.core.rejections import Reason, Refused, Rejection, refuse
-from stepward.server.core.rows import JOB_STATES_FINAL, JobState, Progress
+from stepward.server.core.rows import JOB_STATES_AWAITED, Progress
 from stepward.server.reading import changed
 from stepward.server.reads import CurrentRows
 from stepward.server.tickets import FutureTicket
+from stepward.server.watchers import Watchers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Callable
@@ -32,34 +33,8 @@ if TYPE_CHECKING:
 
 A = TypeVar("A")
 
-# At these a caller who waits for a job has his answer: it has ended, or it waits for a person.
-AWAITED_STATES: Final = JOB_STATES_FINAL | {JobState.ESCALATED}
-
 # What a command costs in memory beside the payloads that it carries.
 _COMMAND_BYTES: Final = 1_000
-
-
-class Watcher:
-    """Somebody who follows one job: only told that it has changed, and reads for himself what it is now.
-
-    So a slow one skips to the newest state, and holds no memory however much happens meanwhile.
-    """
-
-    __slots__ = ("_changed", "closed")
-
-    def __init__(self) -> None:
-        self._changed = asyncio.Event()
-        # Why he is woken no more.
-        self.closed: Rejection | None = None
-
-    def wake(self) -> None:
-        """The job has changed."""
-        self._changed.set()
-
-    async def wait(self) -> None:
-        """Until the job has changed since the last return."""
-        await self._changed.wait()
-        self._changed.clear()
 
 
 class Gateway:
@@ -82,8 +57,7 @@ class Gateway:
         self._loop = asyncio.get_running_loop()
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
         self._waiters_count = 0
-        self._watchers: dict[str, list[Watcher]] = {}
-        self._watchers_count = 0
+        self.watchers = Watchers(config.watchers_max, admission.overloaded)
         self._draining = False
         shard.on_applied(self._on_applied)
 
@@ -188,11 +162,6 @@ class Gateway:
         """How many calls wait for the end of a job."""
         return self._waiters_count
 
-    @property
-    def watchers(self) -> int:
-        """How many callers follow a job."""
-        return self._watchers_count
-
     def register_waiter(self, job_id: str) -> asyncio.Future[None]:
         """A future that is set when the job has ended or waits for a person. Give it back with `forget_waiter`.
 
@@ -219,29 +188,6 @@ class Gateway:
             if not waiting:
                 del self._waiters[job_id]
 
-    def register_watcher(self, job_id: str) -> Watcher:
-        """Somebody to wake whenever the job changes. Give him back with `forget_watcher`.
-
-        Raises:
-            Refused: OVERLOADED, when too many watch.
-        """
-        if self._watchers_count >= self._config.watchers_max:
-            raise self._admission.overloaded(
-                f"{self._watchers_count} callers follow a job, which is the most; ask for the job now and then"
-            )
-        watcher = Watcher()
-        self._watchers.setdefault(job_id, []).append(watcher)
-        self._watchers_count += 1
-        return watcher
-
-    def forget_watcher(self, job_id: str, watcher: Watcher) -> None:
-        """Wake him no more."""
-        watching = self._watchers[job_id]
-        watching.remove(watcher)
-        self._watchers_count -= 1
-        if not watching:
-            del self._watchers[job_id]
-
     def drain(self) -> None:
         """The node is going down: end all waits, naming the job, so that callers ask another node."""
         self._draining = True
@@ -251,8 +197,8 @@ class Gateway:
         """This node cannot tell any more what becomes of jobs: end all waits, so that callers ask another node."""
 
         def naming(job_id: str) -> Refused:
-            text = f"{why.message}; job {job_id} goes on"
-            return Refused(Rejection(why.reason, text, {**why.metadata, "job_id": job_id}, (), why.retry_after_ms))
+            text = f"{why.message}; {_goes_on(job_id)}"
+            return Refused(Rejection(why.reason, text, {**why.metadata, **_named(job_id)}, (), why.retry_after_ms))
 
         self._end_waits(naming)
 
@@ -261,11 +207,9 @@ class Gateway:
         with self._shard.committed() as reader:
             for job_id in list(self._waiters):
                 row = reader.get(keys.progress(job_id))
-                if isinstance(row, Progress) and row.state in AWAITED_STATES:
+                if isinstance(row, Progress) and row.state in JOB_STATES_AWAITED:
                     self._wake_waiters(job_id)
-        for watching in self._watchers.values():
-            for watcher in watching:
-                watcher.wake()
+        self.watchers.wake_all()
 
     def _wake_waiters(self, job_id: str) -> None:
         waiting = self._waiters.pop(job_id)
@@ -281,26 +225,24 @@ class Gateway:
                     future.set_exception(refusal(job_id))
                     # Its call may be over before it looks, when its submission has failed for the same reason.
                     future.exception()
-        for job_id, watching in self._watchers.items():
-            for watcher in watching:
-                watcher.closed = refusal(job_id).rejection
-                watcher.wake()
+        self.watchers.close_all(refusal)
 
     def _is_awaited(self, key: bytes) -> bool:
-        job_id = keys.progress_job_id(key)
-        return job_id in self._waiters or job_id in self._watchers
+        return self.watchers.is_followed(key) or (
+            key[:1] == keys.PROGRESS and keys.progress_job_id(key) in self._waiters
+        )
 
     def _on_applied(self, applied: Applied) -> None:
-        if not self._waiters and not self._watchers:
+        if not self._waiters and not self.watchers.count:
             return
-        for key, row in changed(applied, keys.PROGRESS, self._is_awaited):
-            if not isinstance(row, Progress):
+        for key, row in changed(applied, keys.PROGRESS + keys.CALLER_ENDS, self._is_awaited):
+            if row is None:
                 continue
-            job_id = keys.progress_job_id(key)
-            if row.state in AWAITED_STATES and job_id in self._waiters:
-                self._wake_waiters(job_id)
-            for watcher in self._watchers.get(job_id, ()):
-                watcher.wake()
+            self.watchers.wake(key)
+            if isinstance(row, Progress) and row.state in JOB_STATES_AWAITED:
+                job_id = keys.progress_job_id(key)
+                if job_id in self._waiters:
+                    self._wake_waiters(job_id)
 
 
 class _NewWorkTicket(FutureTicket):
@@ -321,10 +263,17 @@ class _NewWorkTicket(FutureTicket):
 
 
 def draining(job_id: str) -> Refused:
-    """The refusal of a wait that the end of this node cuts short. The job goes on."""
-    return refuse(
-        Reason.NODE_DRAINING, f"this node is shutting down; job {job_id} goes on: ask another node", job_id=job_id
-    )
+    """The refusal of a wait that the end of this node cuts short. The job goes on; empty: all of a caller do."""
+    text = f"this node is shutting down; {_goes_on(job_id)}: ask another node"
+    return refuse(Reason.NODE_DRAINING, text, **_named(job_id))
+
+
+def _goes_on(job_id: str) -> str:
+    return f"job {job_id} goes on" if job_id else "jobs go on, and their ends are told behind the last revisions seen"
+
+
+def _named(job_id: str) -> dict[str, str]:
+    return {"job_id": job_id} if job_id else {}
 
 
 def _expected(answer: Answer, answer_type: type[A]) -> A:

@@ -22,6 +22,7 @@ from stepward.server.agent_calls import AgentCalls
 from stepward.server.api.agents import AgentService
 from stepward.server.api.cluster import ClusterService
 from stepward.server.api.definitions import DefinitionService
+from stepward.server.api.ends_watch import EndsWatch
 from stepward.server.api.jobs import JobService
 from stepward.server.api.operator import OperatorService
 from stepward.server.api.supervision import SupervisionService
@@ -379,7 +380,7 @@ class Node:
                 "agent_streams": lambda: self._sessions.count,
                 "lease_waits": lambda: self._agent_calls.count,
                 "job_waiters": lambda: self._gateway.waiters,
-                "job_watchers": lambda: self._gateway.watchers,
+                "job_watchers": lambda: self._gateway.watchers.count,
                 "submissions": lambda: self._admission.waiting,
                 "notices": lambda: self._telling.waiting,
             },
@@ -424,7 +425,7 @@ class Node:
         """What serves each service."""
         limits, gateway = self._cluster.limits, self._gateway
         return {
-            "JobService": JobService(gateway, limits, JobWatch(gateway, limits)),
+            "JobService": JobService(gateway, limits, JobWatch(gateway, limits), EndsWatch(gateway, limits)),
             "OperatorService": OperatorService(gateway, limits),
             "SupervisionService": SupervisionService(gateway, limits),
             "DefinitionService": DefinitionService(gateway, limits),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.museum.exhibit import MODEL, Exhibit, rule, transcript
 
+_CALLER_ENDS = "tests/core/test_caller_ends.py::"
 _DRAFT = "tests/core/test_draft.py::"
 _RETENTION = "tests/core/test_retention.py::"
 _RAISES = "tests/core/test_rules_that_raise.py::"
@@ -115,5 +116,26 @@ EXHIBITS = (
         rule("batch:Batch.put_progress", "after.state in rows.JOB_STATES_FINAL", "True"),
         MODEL,
         "has ended: False; it will be removed 1 times",
+    ),
+    Exhibit(
+        "a job that waited for a person is told among its older ends, too",
+        "one end in two places of a stream: whoever resumes is told twice",
+        rule("caller_ends:add", "if progress.told_sequence:\n", "if False:\n"),
+        f"{_CALLER_ENDS}test_a_job_that_waits_for_a_person_is_told_and_told_anew_when_it_ends",
+        "Ends(sequence=",
+    ),
+    Exhibit(
+        "an end stands in the list when its job has been removed",
+        "an index that outlives what it points at grows for ever (H099)",
+        rule("caller_ends:remove", "_withdraw(batch.draft, job_id, job.caller_id, progress.told_sequence)", "pass"),
+        f"{_CALLER_ENDS}test_ends_go_with_their_jobs_and_leave_a_mark",
+        "ends that callers are told",
+    ),
+    Exhibit(
+        "nobody learns that ends are gone",
+        "whoever resumes from long ago waits for ever for an end that was removed",
+        rule("caller_ends:remove", "if progress.told_sequence > gone_sequence(batch.draft):", "if False:"),
+        f"{_CALLER_ENDS}test_ends_go_with_their_jobs_and_leave_a_mark",
+        "assert",
     ),
 )

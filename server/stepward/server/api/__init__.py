@@ -5,8 +5,8 @@ Reading order:
 1. `errors`: the one table from reasons to gRPC codes and details.
 2. `validate` and `convert`: from the contract's messages to the core's values, and back.
 3. `lookup`, `pages`, `slices`, `waits`: what several services need.
-4. `jobs`, with `job_steps`, `job_lists`, `history`, `explaining` and `watch`; `operator`, `definitions`, `agents`,
-   `cluster`: the services. `supervision`, with `incident_lists`, `resolving` and `supervision_messages`.
+4. `jobs`, with `job_steps`, `job_lists`, `history`, `explaining`, `watch` and `ends_watch`; `operator`, `definitions`,
+   `agents`, `cluster`: the services. `supervision`, with `incident_lists`, `resolving` and `supervision_messages`.
 
 A service refuses by raising `core.rejections.Refused`; the shell around every call (`stepward.server.interceptor`)
 turns that into a status.

@@ -12,14 +12,14 @@ from stepward.server.api.waits import seconds_left
 from stepward.server.core import canonical, views
 from stepward.server.core.commands import CancelJob, JobCancelled, SubmitJob
 from stepward.server.core.rejections import Reason, Refused, Rejection, refuse
-from stepward.server.core.rows import Payload
-from stepward.server.gateway import AWAITED_STATES
+from stepward.server.core.rows import JOB_STATES_AWAITED, Payload
 from stepward.v1 import job_service_pb2
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from typing import Any
 
+    from stepward.server.api.ends_watch import EndsWatch
     from stepward.server.api.watch import JobWatch
     from stepward.server.core.commands import JobSubmitted
     from stepward.server.core.limits import Limits
@@ -35,10 +35,11 @@ _CHECKED_BYTES_MAX: Final = 256 * 1024
 class JobService:
     """See `stepward.v1.JobService`."""
 
-    def __init__(self, gateway: Gateway, limits: Limits, watch: JobWatch) -> None:
+    def __init__(self, gateway: Gateway, limits: Limits, watch: JobWatch, ends: EndsWatch) -> None:
         self._gateway = gateway
         self._limits = limits
         self._watch = watch
+        self._ends = ends
         self._lists = JobLists(gateway, limits)
 
     async def submit_job(
@@ -89,7 +90,7 @@ class JobService:
         if may_have_ended:
             with self._gateway.own_rows() as reader:
                 view = self._view(reader, job_id, with_steps=False)
-            if view.progress.state in AWAITED_STATES:
+            if view.progress.state in JOB_STATES_AWAITED:
                 return view
         # One timer a call: `asyncio.timeout` costs several times as much, and this is the call of which there are most.
         timer = None if ends_at is None else asyncio.get_running_loop().call_at(ends_at, _time_is_over, waiter)
@@ -144,8 +145,8 @@ class JobService:
     def watch_jobs(
         self, request: job_service_pb2.WatchJobsRequest, context: Any
     ) -> AsyncIterator[job_service_pb2.WatchJobsResponse]:
-        """Not served yet."""
-        raise refuse(Reason.UNIMPLEMENTED, "WatchJobs is not served yet; watch each job, or run them and wait")
+        """See the contract."""
+        return self._ends.follow(request, context)
 
     async def list_job_steps(
         self, request: job_service_pb2.ListJobStepsRequest, context: Any

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
     from stepward.server.core.limits import Limits
     from stepward.server.core.views import JobView
-    from stepward.server.gateway import Gateway, Watcher
+    from stepward.server.gateway import Gateway
     from stepward.server.reading import Reading
+    from stepward.server.watchers import Watcher
     from stepward.v1 import job_pb2
 
 # Events of one message: what happened while nobody watched may be much.
@@ -57,8 +58,8 @@ class JobWatch:
             Refused: JOB_NOT_FOUND; OVERLOADED; and, later, REVISION_COMPACTED; NO_LEADER; NODE_DRAINING.
         """
         lookup.require_job_id(job_id)
-        watcher = self._gateway.register_watcher(job_id)
-        context.add_done_callback(lambda _: self._gateway.forget_watcher(job_id, watcher))
+        watcher = self._gateway.watchers.of_job(job_id)
+        context.add_done_callback(lambda _: self._gateway.watchers.forget(watcher))
         return self._responses(job_id, from_revision, watcher)
 
     async def _responses(

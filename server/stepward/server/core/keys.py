@@ -110,6 +110,9 @@ class Duty(IntEnum):
     JUDGE = 3
 
 
+# The number of a batch at the end of a key.
+SEQUENCE_BYTES: Final = 8
+
 TIMER_STEP: Final = b"s"
 TIMER_SESSION: Final = b"e"
 TIMER_PASS: Final = b"p"
@@ -441,4 +444,4 @@ def ends_of_caller(caller_id: str) -> bytes:
 
 def caller_ends(caller_id: str, sequence: int) -> bytes:
     """Key of a `caller_rows.CallerEnds`."""
-    return ends_of_caller(caller_id) + sequence.to_bytes(8, "big")
+    return ends_of_caller(caller_id) + sequence.to_bytes(SEQUENCE_BYTES, "big")
