@@ -10,7 +10,8 @@ Reading order: `values` and `supervision` (what comes back), `errors` (what can 
 call of the contract that the client makes, and whether it may be repeated), `failover` (pure: what is repeated when,
 and where), `channels` and `tls`, `blocking_client` and `async_client` (the same methods twice; those about incidents
 are in `blocking_incidents` and `async_incidents`, with `incident_values`, `incident_reading` and `incident_calls`),
-`definition` and `definition_file` (definitions as Python and as files), `tree`, `cli`.
+`gathering` and `async_gathering` (what many callers of one client share), `definition` and `definition_file`
+(definitions as Python and as files), `tree`, `cli`.
 
 The names below are loaded when they are first used: the command line must not wait for gRPC to print its help.
 """

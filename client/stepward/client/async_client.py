@@ -10,12 +10,14 @@ from contextlib import aclosing
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from uuid import uuid4
 
 import grpc
 import grpc.aio
 
 from stepward.client import calls, errors, reading
 from stepward.client.answers import error_from
+from stepward.client.async_gathering import AsyncGathering
 from stepward.client.async_incidents import AsyncIncidents
 from stepward.client.calls import Call, Page, Rpc
 from stepward.client.channels import CHANNEL_OPTIONS, credentials_of
@@ -91,6 +93,13 @@ class AsyncClient(AsyncIncidents):
         self._credentials = credentials_of(tls, credentials)
         self._rng = rng or random.Random()
         self._channels: dict[str, grpc.aio.Channel] = {}
+        self._gathering = AsyncGathering(
+            uuid4().hex,
+            perform=self._perform,
+            attempts=lambda rpc: self._attempts(rpc, None),
+            channel=self._channel,
+            timeout_s=self._patience.timeout_s,
+        )
 
     async def __aenter__(self) -> Self:
         return self
@@ -102,6 +111,7 @@ class AsyncClient(AsyncIncidents):
 
     async def close(self) -> None:
         """Close the connections. A later call opens them again."""
+        await self._gathering.close()
         channels, self._channels = self._channels, {}
         for channel in channels.values():
             await channel.close()
@@ -143,7 +153,7 @@ class AsyncClient(AsyncIncidents):
             deadline=deadline,
             namespace=namespace or self.namespace,
         )
-        return await self._perform(calls.submit_job(job))
+        return await self._gathering.submit(job, lambda: calls.submit_job(job))
 
     async def run(
         self,
@@ -185,7 +195,9 @@ class AsyncClient(AsyncIncidents):
             deadline=deadline,
             namespace=namespace or self.namespace,
         )
-        result = await self._perform(calls.run_job(job, wait_max_s=wait_max_s))
+        result = await self._gathering.run(
+            job, lambda left_s: calls.run_job(job, wait_max_s=left_s), wait_max_s=wait_max_s
+        )
         return reading.checked(result, check=check)
 
     async def wait(self, job_id: str, *, wait_max_s: float | None = None, check: bool = True) -> JobResult:
@@ -415,8 +427,9 @@ class AsyncClient(AsyncIncidents):
         """Let the node that answers take part though `gone` never come back; what may have been lost."""
         return await self._perform(calls.recover_node(gone, reason=reason, actor=actor))
 
-    async def _perform(self, call: Call[V]) -> V:  # type: ignore[explicit-override]  # `override` is of 3.12
-        attempts = self._attempts(call.rpc, call.wait_max_s)
+    async def _perform(self, call: Call[V], since_s: float | None = None) -> V:  # type: ignore[explicit-override]  # `override` is of 3.12
+        """Carry out a call, the time for which began at an instant, or begins now."""
+        attempts = self._attempts(call.rpc, call.wait_max_s, since_s)
         while True:
             attempt = attempts.begin(time.monotonic())
             send = self._channel(attempt.address).unary_unary(
@@ -463,8 +476,8 @@ class AsyncClient(AsyncIncidents):
             for change in watch.take_job(await self.get(watch.job_id), address):
                 yield change
 
-    def _attempts(self, rpc: Rpc, wait_max_s: float | None) -> Attempts:
-        now_s = time.monotonic()
+    def _attempts(self, rpc: Rpc, wait_max_s: float | None, since_s: float | None = None) -> Attempts:
+        now_s = time.monotonic() if since_s is None else since_s
         return Attempts(
             rpc.repeat,
             addresses=self.addresses,

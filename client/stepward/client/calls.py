@@ -78,12 +78,14 @@ class Rpc:
 
 
 SUBMIT_JOB = Rpc("JobService", "SubmitJob", job_service_pb2.SubmitJobResponse, Repeat.KEYED)
+SUBMIT_JOBS = Rpc("JobService", "SubmitJobs", job_service_pb2.SubmitJobsResponse, Repeat.KEYED)
 RUN_JOB = Rpc("JobService", "RunJob", job_service_pb2.RunJobResponse, Repeat.KEYED, waits=True)
 GET_JOB = Rpc("JobService", "GetJob", job_service_pb2.GetJobResponse, Repeat.READ)
 LIST_JOBS = Rpc("JobService", "ListJobs", job_service_pb2.ListJobsResponse, Repeat.READ)
 COUNT_JOBS = Rpc("JobService", "CountJobs", job_service_pb2.CountJobsResponse, Repeat.READ)
 LIST_JOB_STEPS = Rpc("JobService", "ListJobSteps", job_service_pb2.ListJobStepsResponse, Repeat.READ)
 WATCH_JOB = Rpc("JobService", "WatchJob", job_service_pb2.WatchJobResponse, Repeat.READ, waits=True)
+WATCH_JOBS = Rpc("JobService", "WatchJobs", job_service_pb2.WatchJobsResponse, Repeat.READ, waits=True)
 CANCEL_JOB = Rpc("JobService", "CancelJob", job_service_pb2.CancelJobResponse, Repeat.IDEMPOTENT)
 EXPLAIN_JOB = Rpc("JobService", "ExplainJob", job_service_pb2.ExplainJobResponse, Repeat.READ)
 GET_JOB_HISTORY = Rpc("JobService", "GetJobHistory", job_service_pb2.GetJobHistoryResponse, Repeat.READ)
@@ -120,12 +122,14 @@ RECOVER_NODE = Rpc("ClusterService", "RecoverNode", cluster_service_pb2.RecoverN
 
 RPCS = (
     SUBMIT_JOB,
+    SUBMIT_JOBS,
     RUN_JOB,
     GET_JOB,
     LIST_JOBS,
     COUNT_JOBS,
     LIST_JOB_STEPS,
     WATCH_JOB,
+    WATCH_JOBS,
     CANCEL_JOB,
     GET_JOB_HISTORY,
     EXPLAIN_JOB,
@@ -264,19 +268,15 @@ def submission(
 
 def submit_job(job: job_service_pb2.JobSubmission) -> Call[SubmittedJob]:
     """Store a job and start it."""
-
-    def read(answer: job_service_pb2.SubmitJobResponse) -> SubmittedJob:
-        return SubmittedJob(
-            job_id=answer.job_id,
-            state=reading.job_state(answer.state),
-            revision=answer.revision,
-            duplicate=answer.duplicate,
-            idempotency_key=job.idempotency_key,
-            message=answer,
-        )
-
+    key = job.idempotency_key
     request = job_service_pb2.SubmitJobRequest(job=job)
-    return Call(SUBMIT_JOB, request, read, idempotency_key=job.idempotency_key)
+    return Call(SUBMIT_JOB, request, lambda answer: reading.submitted_job(answer, key), idempotency_key=key)
+
+
+def submit_jobs(request: job_service_pb2.SubmitJobsRequest) -> Call[job_service_pb2.SubmitJobsResponse]:
+    """Store many jobs, each of which has a key, and start them. The answer is read by whoever put them together."""
+    assert all(job.idempotency_key for job in request.jobs), "a submission without a key is not repeatable"
+    return Call(SUBMIT_JOBS, request, lambda answer: answer, idempotency_key=request.jobs[0].idempotency_key)
 
 
 def run_job(job: job_service_pb2.JobSubmission, *, wait_max_s: float | None) -> Call[JobResult]:

@@ -37,6 +37,7 @@ from stepward.client.values import (
     ShardStatus,
     Step,
     StepState,
+    SubmittedJob,
 )
 from stepward.v1 import cluster_service_pb2, common_pb2
 
@@ -190,6 +191,18 @@ def job(message: job_pb2.Job) -> Job:
         undone=tuple(message.undone),
         idempotency_key=message.idempotency_key,
         message=message,
+    )
+
+
+def submitted_job(answer: job_service_pb2.SubmitJobResponse, idempotency_key: str) -> SubmittedJob:
+    """A job that was stored under a key."""
+    return SubmittedJob(
+        job_id=answer.job_id,
+        state=job_state(answer.state),
+        revision=answer.revision,
+        duplicate=answer.duplicate,
+        idempotency_key=idempotency_key,
+        message=answer,
     )
 
 
