@@ -55,8 +55,8 @@ async def started_again(nodes: Nodes) -> None:
 
 @pytest.mark.root
 @pytest.mark.timeout(180)
-async def test_follower_with_a_full_disk_stays_and_comes_back(tmp_path: Path) -> None:
-    """The others work on. While it has no room it acknowledges nothing, and a start waits; then it is level."""
+async def test_h077_follower_with_a_full_disk_stays_and_comes_back(tmp_path: Path) -> None:
+    """H077: the others work on. While it has no room it acknowledges nothing, and a start waits; then it is level."""
     (tmp_path / "disk").mkdir()
     with (
         PowerCutDisk(tmp_path / "disk", mebibytes=DISK_MIB) as disk,

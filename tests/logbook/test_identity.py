@@ -1,14 +1,16 @@
 """A cluster is made once, on purpose, and a node knows who it is."""
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
 import pytest
 from typing_extensions import override
 
-from stepward.server.logbook.errors import ClusterAbsent, ClusterExists, DataLost
+from stepward.server.logbook.errors import ClusterAbsent, ClusterExists, DataLost, DataNewer
 from stepward.server.logbook.identity import (
+    FORMAT,
     Identity,
     create_cluster,
     ensure_cluster,
@@ -62,9 +64,35 @@ def test_store_without_a_cluster_is_refused() -> None:
         open_identity(MemoryStore())
 
 
-def test_identity_of_the_future_is_refused() -> None:
+def test_h085_data_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    """H085: both formats are named, and nothing is touched: the newer version goes on with it."""
+    known = create_cluster(tmp_path, "n1")
+    with closing(LmdbStore(tmp_path)) as store:
+        newer = msgspec.msgpack.encode([FORMAT + 1, "id", "n1", 1, "more"])
+        ours = store.fact(facts.IDENTITY)
+        store.put_fact(facts.IDENTITY, newer)
+        store.commit()
+    files = {path: path.read_bytes() for path in tmp_path.iterdir() if path.name in ("data.mdb", "cluster")}
+
+    with (
+        closing(LmdbStore(tmp_path)) as store,
+        pytest.raises(DataNewer, match=f"format {FORMAT + 1}, and this version reads up to {FORMAT}: a newer version"),
+    ):
+        open_identity(store)
+
+    assert {path: path.read_bytes() for path in files} == files
+    assert len(files) == 2
+    with closing(LmdbStore(tmp_path)) as store:
+        assert store.fact(facts.IDENTITY) == newer
+        assert ours is not None
+        store.put_fact(facts.IDENTITY, ours)
+        assert open_identity(store) == known
+
+
+@pytest.mark.parametrize("value", [b"\xc1", msgspec.msgpack.encode({}), msgspec.msgpack.encode([]), b"\x91\xa1a"])
+def test_what_is_no_identity_is_refused(value: bytes) -> None:
     store = MemoryStore()
-    store.put_fact(facts.IDENTITY, msgspec.msgpack.encode([2, "id", "n1", 1, "more"]))
+    store.put_fact(facts.IDENTITY, value)
 
     with pytest.raises(StoreCorrupt):
         open_identity(store)

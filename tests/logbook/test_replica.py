@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 from typing_extensions import override
@@ -397,12 +398,27 @@ def test_divergence_stops_the_replica_and_keeps_its_files(other: dict[str, Any])
     assert store.get(b"Ofar") is None
 
 
-def test_batch_that_cannot_be_read_stops_the_replica() -> None:
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xc1",
+        # Of a newer version: it is neither skipped nor guessed at.
+        msgspec.msgpack.encode([2, 1, b"parent", 1, 1, 0, 0, 0, 0, "boot", [], []]),
+    ],
+)
+def test_h083_batch_that_cannot_be_read_stops_the_replica(content: bytes) -> None:
+    """H083: with a message that says why; the rows stay where they were, and so does the entry."""
     store = toy.new_store()
-    entry(store, b"\xc1")
+    entry(store, content)
+    before, head = dict(store.entries()), facts.read_head(store)
+    replica = toy.start(store)
 
-    with pytest.raises(BatchUnreadable):
-        toy.start(store).step(at(0), [])
+    with pytest.raises(BatchUnreadable, match=r"entry 2 is not a batch this version can read .* by a newer one\?"):
+        replica.step(at(0), [])
+    with pytest.raises(ReplicaStopped):
+        replica.step(at(10), [])
+    assert before.items() <= dict(store.entries()).items()
+    assert facts.read_head(store) == head
 
 
 class FailingStore(MemoryStore):

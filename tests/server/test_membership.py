@@ -85,8 +85,11 @@ def test_ids_that_are_none(tmp_path: Path, node_ids: tuple[str, ...]) -> None:
         (NodeConfig(data=Path("d"), node_id="n2"), False),
     ],
 )
-def test_a_node_is_configured_for_its_directory(node: NodeConfig, fits: bool) -> None:
-    """Two nodes whose directories were exchanged would break what they promised each other."""
+def test_h074_a_node_is_configured_for_its_directory(node: NodeConfig, fits: bool) -> None:
+    """H074: a list of members that differs from the one that the cluster was made with is refused, with both.
+
+    Two nodes whose directories were exchanged would break what they promised each other.
+    """
     identity = Identity("c", "n2", 1, MEMBERS)
     if fits:
         check_identity(identity, node)

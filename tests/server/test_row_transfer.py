@@ -341,12 +341,14 @@ async def test_leaving_off_while_a_piece_is_written_waits_for_it(
     assert folders(getter) == []
 
 
-async def test_disk_without_room_is_asked_again(giver: Giver, getter: Getter, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_h078_disk_without_room_is_asked_again(giver: Giver, getter: Getter) -> None:
+    """H078: nothing half-way is left, it is tried again and again, and done when there is room."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(incoming, "FREE_BYTES_LEFT_MIN", 1 << 60)
         getter.shard.need("giver")
         await getter.shard.until(lambda: getter.counters.fetches_failed >= 2)
         assert getter.shard.installed == 0
+        assert folders(getter) == []
 
     await getter.shard.until(lambda: getter.shard.installed)
 

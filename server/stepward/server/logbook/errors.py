@@ -6,6 +6,7 @@ ServerError                  see `store.errors`
     ├── ClusterAbsent        no cluster was ever made here
     ├── DirectoryTaken       the directory holds something else
     ├── DataLost             the directory has held a cluster, and its data is gone
+    ├── DataNewer            a newer version has written this directory
     ├── JournalCorrupt       the journal cannot have been written by us
     ├── BatchUnreadable      an entry is no batch that this software knows
     ├── FrameUnreadable      a message of a peer is none that this software knows; ends its stream, not the node
@@ -71,6 +72,17 @@ class DataLost(LogbookError):  # noqa: N818 - a state of the directory, named as
 
 class JournalCorrupt(LogbookError):  # noqa: N818 - a state of the data, named as such
     """The journal cannot have been written by us."""
+
+
+class DataNewer(LogbookError):  # noqa: N818 - a state of the directory, named as such
+    """A newer version has written this directory. Nothing was touched."""
+
+    def __init__(self, found: int, known: int) -> None:
+        super().__init__(
+            f"the data has format {found}, and this version reads up to {known}: a newer version has written it; "
+            "start that one again"
+        )
+        self.found = found
 
 
 class BatchUnreadable(LogbookError):  # noqa: N818 - a state of the data, named as such

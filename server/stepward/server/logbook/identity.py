@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from stepward.server.logbook import batch, journal, quarantine
-from stepward.server.logbook.errors import ClusterAbsent, ClusterExists, DataLost, DirectoryTaken
+from stepward.server.logbook.errors import ClusterAbsent, ClusterExists, DataLost, DataNewer, DirectoryTaken
 from stepward.server.store import facts
 from stepward.server.store.errors import StoreCorrupt
 from stepward.server.store.lmdb_store import LmdbStore, has_data, strangers
@@ -33,7 +33,11 @@ _FIRST_INCARNATION: Final = 1
 _MARK: Final = "cluster"
 
 
-class Identity(Struct, array_like=True, frozen=True, forbid_unknown_fields=True, tag=1):
+# The format of a directory. A release that writes what an earlier one could not read raises it.
+FORMAT: Final = 1
+
+
+class Identity(Struct, array_like=True, frozen=True, forbid_unknown_fields=True, tag=FORMAT):
     """Which cluster this is, which node of it, and how often each of them has begun.
 
     `incarnation`, from 1, is the cluster's: raised when it is restored. `members` are the ids of all nodes, with this
@@ -222,12 +226,24 @@ def open_identity(store: Store) -> Identity:
 
     Raises:
         ClusterAbsent: No cluster was ever made here.
+        DataNewer: A newer version has written it.
         StoreCorrupt: What stands there is no identity.
     """
     value = store.fact(facts.IDENTITY)
     if value is None:
         raise ClusterAbsent
+    if (found := _format(value)) > FORMAT:
+        raise DataNewer(found, FORMAT)
     try:
         return _decode(value)
     except msgspec.DecodeError as error:
         raise StoreCorrupt(f"the identity of this node cannot be read: {error}") from error
+
+
+def _format(value: bytes) -> int:
+    """The format that an identity says it has; 0 when it is none."""
+    try:
+        said = msgspec.msgpack.decode(value)
+    except msgspec.DecodeError:
+        return 0
+    return said[0] if isinstance(said, list) and said and isinstance(said[0], int) else 0
