@@ -89,10 +89,11 @@ def parse_addresses(addresses: str | Iterable[str]) -> tuple[str, ...]:
     Raises:
         ValueError: There is none, or one is not an address.
     """
-    texts = [addresses] if isinstance(addresses, str) else addresses
+    texts = [addresses] if isinstance(addresses, str) else [*addresses]
     parsed = [_address(part.strip()) for text in texts for part in text.split(",") if part.strip()]
     if not parsed:
-        raise ValueError(f"no address in {addresses!r}; give one such as {DEFAULT_ADDRESSES}")
+        given = ",".join(texts)
+        raise ValueError(f"no address in {given!r}; give one such as {DEFAULT_ADDRESSES}")
     return tuple(dict.fromkeys(parsed))
 
 

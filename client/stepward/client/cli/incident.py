@@ -156,7 +156,9 @@ def _deed(names: list[str], step_output: str | None, *, undone: bool, reason: st
     if len(names) != 1:
         said = " and ".join(f"--{name}" for name in names) or "nothing"
         choices = ", ".join(f"--{name}" for name in RESOLUTIONS)
-        raise click.UsageError(f"{said} was said; say what is to be done by exactly one of {choices}")
+        raise click.UsageError(
+            f"{said} {'were' if names else 'was'} said; say what is to be done by exactly one of {choices}"
+        )
     (chosen,) = names
     if chosen != "skip" and (undone or step_output is not None):
         raise click.UsageError("--step-output and --undone belong to --skip")
