@@ -22,7 +22,7 @@ EXHIBITS = (
     Exhibit(
         "a job completes before its last step",
         "Netflix/conductor#1664: nothing was left to do, for the moment, so it was done (H055)",
-        rule("advance:step_succeeded", "progress.steps_open == 0", "progress.steps_open <= 1"),
+        rule("advance:step_succeeded", "not steps_open", "steps_open <= 1"),
         transcript("cancel"),
         "+ j1: RUNNING -> COMPLETED; JobCompleted",
     ),
