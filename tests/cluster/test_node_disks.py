@@ -16,6 +16,7 @@ import pytest
 from stepward.agents.examples.trip import DEFINITION
 from stepward.client.definition_file import load
 from stepward.server.flush_guard import EXIT_FLUSH_HANGS
+from stepward.server.store.write_ahead import LOG_FILE
 from tests.cluster.long_form import run_rounds
 from tests.cluster.nodes import NODE_IDS, Nodes, calls_made, judged
 from tests.cluster.rig import until
@@ -31,8 +32,8 @@ FLUSH_MS_SLOW = 800
 FLUSH_MS_HANGING = 60_000
 # A disk that hangs is given up after this; ten seconds by default.
 FLUSH_MS_MAX = 3_000
-# A node refuses new jobs below 96 MiB of free space. The rest is for what the rounds leave behind.
-DISK_MIB = 128
+# With less than 256 MiB of free space a node writes no log in front of its data. The rest is for what the rounds leave.
+DISK_MIB = 384
 DISK_MIB_A_ROUND = 8
 
 
@@ -127,6 +128,11 @@ def three_disks(folder: Path, *, mebibytes: int = DISK_MIB) -> Iterator[dict[str
         yield disks
 
 
+def write_logs(disks: dict[str, PowerCutDisk]) -> bool:
+    """Whether every node has a log in front of its data: it has none where there is little room."""
+    return all(any(disk.folder.rglob(LOG_FILE)) for disk in disks.values())
+
+
 async def cut_rounds(folder: Path, rounds: int, chance: random.Random) -> None:
     """Power cuts of all three disks on one growing logbook; then everything is judged."""
     with (
@@ -142,6 +148,7 @@ async def cut_rounds(folder: Path, rounds: int, chance: random.Random) -> None:
             await agents_connect(client, 2)
             unfinished = [await cut_round(nodes, disks, traffic, chance) for _ in range(rounds)]
             figures = await judged(nodes, traffic)
+            assert write_logs(disks)
     print(f"{rounds} cuts of all three, {unfinished} jobs open at each; {figures}")
 
     assert sum(count >= UNFINISHED_MIN for count in unfinished) > rounds / 2

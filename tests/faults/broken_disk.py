@@ -14,24 +14,28 @@ from stepward.server.store.lmdb_store import LmdbStore
 TOLD = "the disk took nothing: Input/output error"
 
 
+Flush = Callable[[LmdbStore, Callable[[], None]], None]
+
+
 class Disk:
     """Whether it is broken."""
 
     broken = False
 
 
-def breakable(commit: Callable[[LmdbStore], None]) -> Callable[[LmdbStore], None]:
-    """A commit that fails when the disk is broken."""
+def breakable(flush: Flush) -> Flush:
+    """A flush that fails when the disk is broken."""
 
-    def commit_or_fail(store: LmdbStore) -> None:
-        if store._dirty and Disk.broken:
+    def flush_or_fail(store: LmdbStore, work: Callable[[], None]) -> None:
+        def fail() -> None:
             raise StoreFailed(TOLD)
-        commit(store)
 
-    return commit_or_fail
+        flush(store, fail if Disk.broken else work)
+
+    return flush_or_fail
 
 
 if __name__ == "__main__":
     signal.signal(signal.SIGUSR1, lambda *_: setattr(Disk, "broken", True))
-    LmdbStore.commit = breakable(LmdbStore.commit)  # type: ignore[method-assign,assignment]  # below all that counts and watches
+    LmdbStore._flush = breakable(LmdbStore._flush)  # type: ignore[method-assign,assignment]  # below all that counts and watches
     sys.exit(__main__.main(sys.argv[1:]))

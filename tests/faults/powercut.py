@@ -27,7 +27,7 @@ class PowerCutDisk:
     `restore` or the end of the `with`.
     """
 
-    def __init__(self, workplace: Path, *, mebibytes: int = 256) -> None:
+    def __init__(self, workplace: Path, *, mebibytes: int = 512) -> None:
         self._image = workplace / "disk.img"
         self._mountpoint = workplace / "disk"
         self._mebibytes = mebibytes

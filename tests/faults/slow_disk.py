@@ -1,7 +1,7 @@
 """A node on a disk that is slow while it is told so: `python -m tests.faults.slow_disk FLUSH_MS dev --data ...`.
 
-SIGUSR1 makes every flush take so long, SIGUSR2 ends that. The wait stands where the flush does, on the thread of the
-node and inside its guard, so that everything waits for it that would wait for a real one, and its length is noticed.
+SIGUSR1 makes every flush take so long, SIGUSR2 ends that. The wait stands where the flush does, on its thread and
+inside its guard, so that everything waits for it that would wait for a real one, and its length is noticed.
 """
 
 import signal
@@ -12,6 +12,8 @@ from collections.abc import Callable
 from stepward.server import __main__
 from stepward.server.store.lmdb_store import LmdbStore
 
+Flush = Callable[[LmdbStore, Callable[[], None]], None]
+
 
 class Disk:
     """How slow it is."""
@@ -20,21 +22,20 @@ class Disk:
     slow = False
 
 
-def slowed(commit: Callable[[LmdbStore], None]) -> Callable[[LmdbStore], None]:
-    """A commit that takes as long as the disk says."""
+def slowed(flush: Flush) -> Flush:
+    """A flush that takes as long as the disk says."""
 
-    def commit_slowly(store: LmdbStore) -> None:
-        dirty = store._dirty
-        commit(store)
-        if dirty and Disk.slow:
+    def flush_slowly(store: LmdbStore, work: Callable[[], None]) -> None:
+        flush(store, work)
+        if Disk.slow:
             time.sleep(Disk.flush_ms / 1_000)
 
-    return commit_slowly
+    return flush_slowly
 
 
 if __name__ == "__main__":
     Disk.flush_ms = int(sys.argv[1])
     signal.signal(signal.SIGUSR1, lambda *_: setattr(Disk, "slow", True))
     signal.signal(signal.SIGUSR2, lambda *_: setattr(Disk, "slow", False))
-    LmdbStore.commit = slowed(LmdbStore.commit)  # type: ignore[method-assign,assignment]  # below all that counts and watches
+    LmdbStore._flush = slowed(LmdbStore._flush)  # type: ignore[method-assign,assignment]  # below all that counts and watches
     sys.exit(__main__.main(sys.argv[2:]))

@@ -58,10 +58,11 @@ def now() -> Instant:
 
 def open_store(arguments: argparse.Namespace) -> LmdbStore:
     if arguments.kill_at_commit:
-        killing = KillingStore(arguments.directory)
+        killing = KillingStore(arguments.directory, log_bytes=arguments.log_bytes)
         killing.commits_left, killing.before = arguments.kill_at_commit, arguments.kill_before
         return killing
-    return LmdbStore(arguments.directory, durable=arguments.variant != "no-flush")
+    durable = arguments.variant != "no-flush"
+    return LmdbStore(arguments.directory, durable=durable, log_bytes=arguments.log_bytes)
 
 
 def main() -> None:
@@ -71,6 +72,8 @@ def main() -> None:
     parser.add_argument("--kill-at-commit", type=int, default=0)
     parser.add_argument("--kill-before", action="store_true")
     parser.add_argument("--journal-entries", type=int, default=4_096)
+    # Small enough that the data is written now and then; 0: with every commit.
+    parser.add_argument("--log-bytes", type=int, default=64 << 10)
     arguments = parser.parse_args()
     store = open_store(arguments)
     replica = toy.start(

@@ -68,6 +68,7 @@ def gives_rows(trio: Trio, node_id: str) -> bool:
         standing=lambda: replica.standing,
         step_soon=lambda: None,
         on_failure=lambda error: pytest.fail(f"{error}"),
+        settle=lambda: None,
     )
     return passing.leads
 

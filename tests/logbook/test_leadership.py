@@ -1,5 +1,6 @@
 """The replica with a peer that a test speaks for: what travels, what is unknown, what ends with an epoch."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,12 +21,14 @@ from stepward.server.logbook.frames import (
     StandNow,
     Vote,
 )
+from stepward.server.logbook.identity import found_cluster
 from stepward.server.logbook.outbox import Arrived, ReplicaLimits, Transfer
 from stepward.server.logbook.raft import APPEND_PERIOD_MS, ELECTION_MAX_MS
 from stepward.server.store import facts
 from stepward.server.store.memory import MemoryStore
 from tests.logbook import toy
 from tests.logbook.toy import Add, Ask, Counted, answers, at, proposals, reasons
+from tests.store.logged import logged
 
 
 def elected(replica: toy.PeeredReplica | None = None, *, from_ms: int = 0) -> toy.PeeredReplica:
@@ -121,6 +124,38 @@ def test_what_promises_something_leaves_behind_the_flush() -> None:
 
     assert replica.begin(at(100), [message]) == []
     assert [type(frames.decode(frame.content)) for frame in replica.finish().frames] == [AppendAnswer]
+
+
+def test_rows_of_a_step_are_shown_before_its_flush_only_where_a_majority_has_them(tmp_path: Path) -> None:
+    """A node alone applies what nobody but its own disk has; so its flush is a part of the step."""
+    replica = leading(store=logged(tmp_path / "with a peer"))
+    replica.step(at(730), proposals(Add()))
+    replica.peer.acknowledge()
+    replica.begin(at(740), replica.peer.letters)
+    flush = replica.flush_apart()
+
+    assert flush is not None
+    with replica.committed() as shown:
+        assert toy.count(shown) == 1
+        assert shown.head().sequence == replica.shown_sequence
+    flush()
+    replica.finish()
+    replica.close()
+    store = logged(tmp_path / "alone")
+    found_cluster(store, "n1", wall_ms=at(0).wall_ms)
+    alone = toy.start(store)
+    alone.step(at(0), proposals(Add()))
+    alone.begin(at(10), proposals(Add()))
+    assert alone.flush_apart() is None
+    alone.finish()
+    alone.close()
+
+
+def test_rows_are_not_kept_over_a_step() -> None:
+    """They are read through the transaction of the replica, and would move."""
+    replica = leading()
+    with pytest.raises(AssertionError, match="kept over a step"), replica.committed():
+        replica.step(at(730), [])
 
 
 def test_step_that_is_not_finished_is_the_last() -> None:

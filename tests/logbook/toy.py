@@ -269,9 +269,9 @@ class Peer:
         return self._replica.said(kind)[-1]
 
 
-def pair(**more: Any) -> PeeredReplica:
+def pair(store: Store | None = None, **more: Any) -> PeeredReplica:
     """A replica that has a peer, on a new store."""
-    store = MemoryStore()
+    store = store or MemoryStore()
     found_cluster(store, "n1", wall_ms=START.wall_ms, members=("n1", "n2"), cluster_id="pair")
     replica: PeeredReplica = start(store, kind=PeeredReplica, **more)
     return replica

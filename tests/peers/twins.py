@@ -88,6 +88,7 @@ class PlayedReplica:
         self.store.put_fact(facts.HEAD, facts.encode_head(log.genesis))
         self.store.commit()
         self._head = log.genesis
+        self.shown_sequence = 0
         # What the test says of this node: whether it hears of batches and leaders, how far it may apply, and, when it
         # leads, whether a majority hears it.
         self.hears = True
@@ -134,6 +135,9 @@ class PlayedReplica:
         self._begun = now, inbox
         return []
 
+    def flush_apart(self) -> None:
+        """It writes when it finishes."""
+
     def finish(self) -> Outbox:
         """Follow the log; decide if this node leads, or thinks that it does."""
         now, inbox = self._begun
@@ -177,7 +181,7 @@ class PlayedReplica:
         self.store.apply(applied.puts, applied.deletes)
         self.store.put_fact(facts.HEAD, facts.encode_head(head))
         self.store.commit()
-        self._head = head
+        self._head, self.shown_sequence = head, head.sequence
 
     def _open_epoch(self, now: Instant) -> Applied:
         gap_ms = max(0, now.steady_ms - self._head.decided_steady_ms)

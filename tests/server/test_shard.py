@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -220,14 +220,30 @@ def test_only_flushes_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     guard = FlushGuard(1_000)
     seen: list[bool] = []
     store = CountedStore(tmp_path, Counters(), guard)
-    monkeypatch.setattr(LmdbStore, "commit", lambda self: seen.append(guard.looking))
+    flush = LmdbStore._flush
+
+    def flush_and_look(looked_at: LmdbStore, work: Callable[[], None]) -> None:
+        seen.append(guard.looking)
+        flush(looked_at, work)
+
+    monkeypatch.setattr(LmdbStore, "_flush", flush_and_look)
     store.put_fact(b"fact", b"1")
     seen.append(guard.looking)
     store.commit()
     seen.append(guard.looking)
-    store.close()
+    # The data, which names a log from now on, and before that the file of the log.
+    assert seen == [False, True, True, False]
+    store.put_fact(b"fact", b"2")
+    seen.clear()
+    flush_beside = store.commit_apart()
+    assert flush_beside is not None
+    seen.append(guard.looking)
+    flush_beside()
+    store.commit()
+    seen.append(guard.looking)
 
     assert seen == [False, True, False]
+    store.close()
 
 
 async def test_submissions_are_shed_at_their_bound() -> None:

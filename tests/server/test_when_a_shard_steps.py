@@ -3,17 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from stepward.server.config import NodeConfig
 from stepward.server.core.commands import Answer, CloseStream, StreamClosed
-from stepward.server.core.rejections import Rejection
+from stepward.server.core.rejections import Reason, Rejection
 from stepward.server.logbook import batch as batches
-from stepward.server.logbook.outbox import Answered, Arrived, Frame, Instant, Letter, Outbox, Proposal, Standing
+from stepward.server.logbook.outbox import (
+    Answered,
+    Arrived,
+    Confirm,
+    Fetched,
+    Frame,
+    Instant,
+    Letter,
+    Linked,
+    Outbox,
+    Proposal,
+    Standing,
+)
 from stepward.server.observe import Counters
 from stepward.server.shard import Shard
+from stepward.server.store.errors import StoreFailed
+from stepward.server.store.interface import Export
+from stepward.server.store.memory import MemoryStore
+from stepward.server.store.write_ahead import Apart
 from tests.server.host import CLOCK, S
 from tests.server.peer_host import MEMBERS
 
@@ -22,7 +42,7 @@ APPEND = Frame(MEMBERS[1], b"append")
 
 
 class Noting:
-    """A leader that never wakes by itself. `is_deciding` and `appends` are what its next step gives."""
+    """A leader that never wakes by itself. `is_deciding`, `appends` and `flush` are what its next step gives."""
 
     standing = Standing(leads=True, epoch=1, term=1, head=HEAD, leader_id=MEMBERS[0])
 
@@ -31,23 +51,63 @@ class Noting:
         self.is_deciding = False
         self.appends: list[Frame] = []
         self.told: list[str] = []
+        self.flush: Apart | None = None
+        self.waits = threading.Event()
+        self.shown_sequence = HEAD.sequence
 
     def begin(self, _now: Instant, inbox: Sequence[Letter]) -> list[Frame]:
         self.inboxes.append(list(inbox))
         self.told.append("begun")
         return self.appends
 
+    def flush_apart(self) -> Callable[[], None] | None:
+        return None if self.flush is None else self.flush.run
+
     def finish(self) -> Outbox:
+        flush, self.flush = self.flush, None
+        if flush is not None:
+            self.told.append("flushes")
+            self.waits.set()
+            flush.run()
         self.told.append("finished")
         proposals = [letter for letter in self.inboxes[-1] if isinstance(letter, Proposal)]
         answers = [] if self.is_deciding else [Answered(one.token, StreamClosed(), 1) for one in proposals]
         return Outbox(answers, [], self.standing, CLOCK.steady_ms() + 60_000, is_deciding=self.is_deciding)
+
+    def install(self, _fetched: Fetched) -> bool:
+        self.told.append("installed")
+        return True
+
+    @contextmanager
+    def exporting(self, node_id: str) -> Iterator[Export]:
+        self.told.append(f"exported for {node_id}")
+        yield MemoryStore().export()  # type: ignore[misc]  # nobody looks at it
 
     def withdraw(self) -> list[Proposal]:
         return []
 
     def close(self) -> None:
         self.told.append("closed")
+
+
+class Disk:
+    """A disk whose one flush lasts until it is told otherwise; then it succeeds, or fails as `error` says."""
+
+    def __init__(self, error: str = "") -> None:
+        self._error = error
+        self.reached = threading.Event()
+        self._let_go = threading.Event()
+
+    def let_go(self) -> None:
+        """Whoever waits for the disk goes on."""
+        self._let_go.set()
+
+    def flush(self) -> None:
+        """Wait."""
+        self.reached.set()
+        assert self._let_go.wait(S), "nobody let the disk go on"
+        if self._error:
+            raise StoreFailed(self._error)
 
 
 class Waits:
@@ -60,10 +120,24 @@ class Waits:
         self.answers.append(answer)
 
 
+class Asker(Waits):
+    """Somebody who asks which batch is the newest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sequences: list[int] = []
+
+    def confirmed(self, sequence: int) -> None:
+        self.sequences.append(sequence)
+
+    def refused(self, rejection: Rejection) -> None:
+        self.answers.append(rejection)
+
+
 def hosted(replica: Noting) -> Shard:
     config = NodeConfig(data=Path("data"))
     unused: Any = replica
-    shard = Shard(unused, clock=CLOCK, config=config, counters=Counters(), on_fatal=lambda _: None)
+    shard = Shard(unused, clock=CLOCK, config=config, counters=Counters(), on_fatal=replica.told.append)
     shard.on_frames(lambda frames: replica.told.extend(frame.content.decode() for frame in frames), lambda _: None)
     return shard
 
@@ -175,3 +249,142 @@ async def test_what_has_left_is_finished_before_the_end() -> None:
     assert replica.told == ["begun", "append", "finished", "closed"]
     assert ticket.answers == [StreamClosed()]
     assert [type(answer) for answer in refused.answers] == [Rejection]
+
+
+# While a flush goes on beside the loop.
+
+
+async def flushing(replica: Noting, shard: Shard, disk: Disk) -> Waits:
+    """A step is begun, and its flush has reached the disk."""
+    replica.flush = Apart(disk.flush)
+    ticket = propose(shard)
+    await stepped(replica, 1)
+    async with asyncio.timeout(S):
+        while not disk.reached.is_set():  # noqa: ASYNC110 - a thread sets it, which no future of the loop shows
+            await asyncio.sleep(0)
+    return ticket
+
+
+async def told(replica: Noting, last: str) -> None:
+    async with asyncio.timeout(S):
+        while last not in replica.told:  # noqa: ASYNC110 - turns of the loop make it true, and no event
+            await asyncio.sleep(0)
+
+
+def let_go_when_it_is_waited_for(replica: Noting, disk: Disk) -> threading.Thread:
+    """Let the disk go on when the thread of the loop waits for it."""
+
+    def watch() -> None:
+        assert replica.waits.wait(S), "nobody waits for the disk"
+        disk.let_go()
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    return thread
+
+
+async def test_no_step_begins_while_a_flush_goes_on() -> None:
+    """Whatever comes meanwhile, calls, frames, streams, questions, a wish to stand down, shares the next one."""
+    replica, disk = Noting(), Disk()
+    replica.appends = [APPEND]
+    shard = hosted(replica)
+    ticket = await flushing(replica, shard, disk)
+    replica.appends = []
+
+    propose(shard)
+    shard.renew(CloseStream("session", 1), Waits())
+    shard.arrived(MEMBERS[1], 1, [b"answer"])
+    shard.linked(MEMBERS[2])
+    question = asyncio.ensure_future(shard.ask(Confirm))
+    await turns()
+    shard.stand_down()
+    await turns()
+    assert replica.told == ["begun", "append"]
+    assert ticket.answers == []
+    disk.let_go()
+    await stepped(replica, 2)
+    shard.stop()
+    await question
+
+    assert ticket.answers == [StreamClosed()]
+    assert replica.told[:5] == ["begun", "append", "flushes", "finished", "begun"]
+    came = [type(letter) for letter in replica.inboxes[1]]
+    assert came == [Arrived, Linked, Confirm, Proposal, Proposal]
+
+
+async def test_node_that_stops_waits_for_the_flush() -> None:
+    """What it decided may be on its way, and its answer is known when the disk has it."""
+    replica, disk = Noting(), Disk()
+    shard = hosted(replica)
+    ticket = await flushing(replica, shard, disk)
+    assert ticket.answers == []
+    thread = let_go_when_it_is_waited_for(replica, disk)
+    shard.stop()
+    thread.join()
+    await turns()
+
+    assert replica.told == ["begun", "flushes", "finished", "closed"]
+    assert ticket.answers == [StreamClosed()]
+
+
+async def test_rows_of_another_node_wait_for_the_flush() -> None:
+    """A step that is begun has written on top of the rows that they replace."""
+    replica, disk = Noting(), Disk()
+    shard = hosted(replica)
+    await flushing(replica, shard, disk)
+    thread = let_go_when_it_is_waited_for(replica, disk)
+    assert shard.rows.install(Fetched(MemoryStore().incoming(), b"", 1, 1))
+    thread.join()
+    shard.stop()
+
+    assert replica.told[:4] == ["begun", "flushes", "finished", "installed"]
+
+
+async def test_rows_for_another_node_wait_for_the_flush() -> None:
+    replica, disk = Noting(), Disk()
+    shard = hosted(replica)
+    await flushing(replica, shard, disk)
+    thread = let_go_when_it_is_waited_for(replica, disk)
+    with shard.rows.exporting(MEMBERS[1]):
+        thread.join()
+    shard.stop()
+
+    assert replica.told[:4] == ["begun", "flushes", "finished", f"exported for {MEMBERS[1]}"]
+
+
+@pytest.mark.parametrize("ends", ["by itself", "at the stop", "for rows"])
+async def test_flush_that_fails_ends_the_node(ends: str) -> None:
+    """Once, whoever meets it; who waits is told that nobody knows."""
+    replica, disk = Noting(), Disk("the disk is gone")
+    shard = hosted(replica)
+    ticket = await flushing(replica, shard, disk)
+    if ends == "by itself":
+        disk.let_go()
+        await told(replica, "closed")
+    else:
+        thread = let_go_when_it_is_waited_for(replica, disk)
+        if ends == "at the stop":
+            shard.stop()
+        else:
+            assert not shard.rows.install(Fetched(MemoryStore().incoming(), b"", 1, 1))
+        thread.join()
+    await turns()
+
+    why = "the replica stopped: an earlier write did not reach the disk; see that it works, then start again"
+    assert replica.told == ["begun", "flushes", "closed", why]
+    assert shard.stopped
+    assert [answer.reason for answer in ticket.answers if isinstance(answer, Rejection)] == [Reason.COMMIT_UNKNOWN]
+
+
+async def test_who_asks_which_batch_is_the_newest_is_told_the_one_that_is_shown() -> None:
+    """Rows that a step has applied are shown before it is finished: nobody may then be shown less elsewhere."""
+    replica, disk = Noting(), Disk()
+    shard = hosted(replica)
+    await flushing(replica, shard, disk)
+    replica.shown_sequence = HEAD.sequence + 1
+    asker = Asker()
+    shard.confirm(asker)
+    disk.let_go()
+    shard.stop()
+
+    assert asker.sequences == [HEAD.sequence + 1]

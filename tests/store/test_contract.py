@@ -15,6 +15,7 @@ from stepward.server.store.live import CommittedRows, LiveRows
 from stepward.server.store.lmdb_store import LmdbStore
 from stepward.server.store.memory import MemoryStore
 from tests.simulation.disk import Device, PageStore
+from tests.store.logged import abandon, logged
 
 Keys = list[bytes]
 
@@ -94,11 +95,15 @@ class SnapshotShelf(Shelf):
         self.open.__exit__(None, None, None)
 
 
-@pytest.fixture(params=["memory", "lmdb", "pages"])
+@pytest.fixture(params=["memory", "lmdb", "logged", "pages"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    made: Store = PageStore(Device(random.Random(1)))
-    if request.param != "pages":
-        made = MemoryStore() if request.param == "memory" else LmdbStore(tmp_path / "data", create=True)
+    makes: dict[str, Callable[[], Store]] = {
+        "memory": MemoryStore,
+        "lmdb": lambda: LmdbStore(tmp_path / "data", create=True),
+        "logged": lambda: logged(tmp_path / "data"),
+        "pages": lambda: PageStore(Device(random.Random(1))),
+    }
+    made = makes[request.param]()
     yield made
     made.close()
 
@@ -355,7 +360,7 @@ def test_successor(prefix: bytes, expected: bytes | None) -> None:
     assert successor(prefix) == expected
 
 
-@pytest.fixture(params=["memory", "lmdb"])
+@pytest.fixture(params=["memory", "lmdb", "logged"])
 def reopening(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Store | None], Store]:
     """Opens a store, or ends one without warning and opens it again."""
 
@@ -369,6 +374,18 @@ def reopening(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Store
             before.close()
         return LmdbStore(tmp_path / "data", create=True)
 
+    def behind_a_log(before: Store | None) -> Store:
+        if isinstance(before, LmdbStore):
+            abandon(before)
+            return logged(tmp_path / "data")
+        store = logged(tmp_path / "data")
+        # The first commit begins the log.
+        store.put_fact(b"g", b"1")
+        store.commit()
+        return store
+
+    if request.param == "logged":
+        return behind_a_log
     return memory if request.param == "memory" else on_disk
 
 

@@ -11,12 +11,13 @@ from stepward.server.store.errors import StoreCorrupt
 from stepward.server.store.interface import Incoming, Store
 from stepward.server.store.lmdb_store import LmdbStore
 from stepward.server.store.memory import MemoryStore
+from tests.store.logged import logged
 from tests.store.standing import content, head_of, stand
 
 Make = Callable[[str], Store]
 
 
-@pytest.fixture(params=["memory", "lmdb"])
+@pytest.fixture(params=["memory", "lmdb", "logged"])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
     """Makes stores by name; asked again for the same name it ends the one of that name, and opens it again."""
     made: dict[str, Store] = {}
@@ -24,7 +25,9 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
     def opened(name: str) -> Store:
         if name in made:
             made[name].close()
-        if request.param == "lmdb" or name not in made:
+        if request.param == "logged":
+            made[name] = logged(tmp_path / name)
+        elif request.param == "lmdb" or name not in made:
             made[name] = MemoryStore() if request.param == "memory" else LmdbStore(tmp_path / name, create=True)
         return made[name]
 

@@ -27,6 +27,7 @@ class RowPassing:
         standing: What it was at the end of the last step; None when it steps no more.
         step_soon: Called when there is something to go on with.
         on_failure: Called with what the replica raised, which then may never be asked again.
+        settle: Finishes the step that is begun, if one is.
     """
 
     def __init__(
@@ -36,11 +37,13 @@ class RowPassing:
         standing: Callable[[], Standing | None],
         step_soon: Callable[[], None],
         on_failure: Callable[[Exception], None],
+        settle: Callable[[], None],
     ) -> None:
         self._replica = replica
         self._standing = standing
         self._step_soon = step_soon
         self._on_failure = on_failure
+        self._settle = settle
         self._head = replica.standing.head
         self._fetching_from = ""
         self._fetching_listeners: list[Callable[[str], None]] = []
@@ -96,6 +99,7 @@ class RowPassing:
     @contextmanager
     def exporting(self, node_id: str) -> Iterator[Export]:
         """All rows, for another node; the log is kept from there on for it, until `exported`."""
+        self._settle()
         with self._replica.exporting(node_id) as export:
             yield export
 
@@ -113,6 +117,7 @@ class RowPassing:
         Raises:
             IncomingFailed: The disk did not take it. Nothing has changed.
         """
+        self._settle()
         if self._standing() is None:
             return False
         try:

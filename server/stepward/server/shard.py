@@ -1,7 +1,8 @@
 """The host of one replica: gives it time and commands on the event loop, and hands out what came of them.
 
 The replica runs on the loop's own thread: a thread of its own lost more to hand-offs between threads than it won. So
-a step must be short, and the only thing that it ever waits for is the disk.
+a step must be short, and the only thing that it ever waits for is the disk. With peers it does that on another thread
+(`flushing`), and the loop serves calls meanwhile; no other step begins before it is over.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stepward.server import observe
 from stepward.server.core.rejections import Reason, Rejection
+from stepward.server.flushing import Flusher
 from stepward.server.gathering import INTAKE_SLICES, SLICE_MS, Gathering
 from stepward.server.logbook.outbox import Arrived, Confirm, Instant, Linked, Proposal, Unlinked
 from stepward.server.reading import Reading
@@ -47,7 +49,7 @@ class _Step(NamedTuple):
 
 
 class Shard:
-    """Hosts a replica. Everything but `committed` belongs to the thread of the event loop."""
+    """Hosts a replica. Belongs to the thread of the event loop."""
 
     def __init__(
         self,
@@ -79,6 +81,7 @@ class Shard:
         self._is_soon = False
         # The step that is begun and not flushed, and whether the last one left a batch on its way to the others.
         self._open_step: _Step | None = None
+        self._flusher = Flusher(self._loop.call_soon_threadsafe)
         self._is_deciding = False
         self._gathering = Gathering(config.gather_ms_max, config.gather_ms_max_slow)
         self._listeners: list[Callable[[Applied], None]] = []
@@ -95,6 +98,7 @@ class Shard:
             standing=lambda: None if self._stopped else self._standing,
             step_soon=self._hurry,
             on_failure=partial(self._fail, "the replica stopped"),
+            settle=self._settle,
         )
 
     @property
@@ -113,11 +117,6 @@ class Shard:
         return self._stepped_at_ms
 
     @property
-    def fetching_from(self) -> str:
-        """The node whose rows this one needs to go on; empty: none."""
-        return self.rows.fetching_from
-
-    @property
     def stopped(self) -> bool:
         """Whether it steps no more."""
         return self._stopped
@@ -129,7 +128,7 @@ class Shard:
 
     @contextmanager
     def committed(self) -> Iterator[Reading]:
-        """The rows as the last step left them."""
+        """The rows as the last step left them, until the next turn of the loop."""
         with self._replica.committed() as committed:
             yield Reading(committed, self._definitions)
 
@@ -176,6 +175,9 @@ class Shard:
     def arrived(self, peer_id: str, connection: int, contents: Sequence[bytes]) -> None:
         """Frames of another node. They share a step with what else has come in the same turn of the loop."""
         self._letters += [Arrived(peer_id, connection, content) for content in contents]
+        if self._open_step is not None:
+            # Its end looks at what has come.
+            return
         if not self._is_deciding or self._gathering.first_ms <= 0:
             self._hurry()
         elif self._timer is None or self._timer_is_tick:
@@ -194,19 +196,16 @@ class Shard:
 
     def _hurry(self) -> None:
         """Step in the next turn of the loop, whoever gathers: another node waits, and for it everybody here."""
-        if not self._stopped and not self._is_soon:
+        if not self._stopped and not self._is_soon and self._open_step is None:
             self._schedule(0, is_tick=False)
 
     def stop(self) -> None:
         """Let go of the replica. Who still waits is told what is known of the command. Safe to repeat."""
-        if self._open_step is not None:
-            # What it decided is on its way already.
-            assert self._timer is not None, "the next turn of the loop finishes it"
-            self._timer.cancel()
-            self._finish(self._open_step)
+        self._settle()
         if self._stopped:
             return
         self._stopped = True
+        self._flusher.stop()
         if self._timer is not None:
             self._timer.cancel()
         never = Rejection(Reason.NODE_DRAINING, "this node is shutting down; nothing was proposed: ask another node")
@@ -275,11 +274,12 @@ class Shard:
     def confirm(self, ticket: ReaderTicket) -> None:
         """Tell a reader which batches he must see, if this node leads: under its lease at once, or when it is sure."""
         if self.holds_lease:
-            ticket.confirmed(self._standing.head.sequence)
+            # Of what is shown here by now: others must not be shown less from here on.
+            ticket.confirmed(self._replica.shown_sequence)
         elif self._stopped:
             ticket.refused(Rejection(Reason.NODE_DRAINING, "this node is shutting down; ask another node"))
         else:
-            reader = ReaderPlace(ticket, lambda: self._standing.head.sequence)
+            reader = ReaderPlace(ticket, lambda: self._replica.shown_sequence)
             self._proposed.add(reader)
             self._letters.append(Confirm(reader))
             self._hurry()
@@ -293,7 +293,7 @@ class Shard:
 
         While a batch is on its way there is nothing that a step could do: what brings it on steps anyway.
         """
-        if self._is_deciding or (self._timer is not None and not self._timer_is_tick):
+        if self._is_deciding or self._open_step is not None or (self._timer is not None and not self._timer_is_tick):
             return
         wait_ms = self._gathering.first_ms
         if wait_ms > 0:
@@ -350,21 +350,32 @@ class Shard:
         now = Instant(self._clock.steady_ms(), self._clock.wall_ms())
         try:
             frames = self._replica.begin(now, inbox)
+            flush = self._replica.flush_apart()
         except Exception as error:  # noqa: BLE001 - whatever it was, a replica that raised may never be asked again
             self._fail("the replica stopped", error)
             return
         self._stepped_at_ms = now.steady_ms
         step = _Step(bool(inbox), commands, time.perf_counter() - began)
         if frames:
-            # They are on their way in the next turn of the loop, and this node flushes while the others do.
+            # They are on their way in the next turn of the loop, while this node flushes.
             self._send(frames)
-            self._open_step, self._is_soon, self._timer_is_tick = step, True, False
-            self._timer = self._loop.call_soon(self._finish, step)
+        if flush is None and not frames:
+            self._finish(step)
+            return
+        self._open_step = step
+        if flush is None:
+            self._loop.call_soon(self._settle, step)
         else:
+            self._flusher.flush(flush, partial(self._settle, step))
+
+    def _settle(self, begun: _Step | None = None) -> None:
+        """Finish the step that is begun, if one is; where `begun` is given, if it is that one."""
+        step = self._open_step
+        if step is not None and (begun is None or begun is step):
             self._finish(step)
 
     def _finish(self, step: _Step) -> None:
-        """Flush what the step has written, and hand out what came of it."""
+        """Flush what the step has written, if that was not done, and hand out what came of it."""
         self._timer, self._is_soon, self._open_step = None, False, None
         began = time.perf_counter()
         try:
@@ -412,8 +423,10 @@ class Shard:
 
     def _fail(self, what: str, error: Exception) -> None:
         _log.critical("replica_stopped", what=what, exc_info=error)
-        self.stop()
-        self._on_fatal(f"{what}: {error}")
+        try:
+            self.stop()
+        finally:
+            self._on_fatal(f"{what}: {error}")
 
     def _take(self) -> list[Letter]:
         """What the next step is given; what other nodes say first, since it may decide what becomes of the rest."""

@@ -163,7 +163,7 @@ class Vitals:
     @property
     def fetching_from(self) -> str:
         """The node whose rows this one needs to go on; empty: none."""
-        return self._shard.fetching_from
+        return self._shard.rows.fetching_from
 
     @property
     def beat(self) -> Beat | None:

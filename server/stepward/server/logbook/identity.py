@@ -154,7 +154,7 @@ def ensure_cluster(directory: Path, node_id: str) -> None:
 
 
 def known_identity(directory: Path) -> Identity | None:
-    """Who the node of a directory is; None when it may become one. Changes nothing but a mark that a crash prevented.
+    """Who the node of a directory is; None when it may become one. Makes a mark that a crash prevented.
 
     Raises:
         DirectoryTaken: The directory holds something else, and no data of a node.

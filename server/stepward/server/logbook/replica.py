@@ -136,8 +136,8 @@ class Replica:
         self._flush_ms = 0.0
         # Set by the host: lead no more from the next step on, and leave it to others for a while.
         self.stands_down = False
-        self._installed = False
-        self._unsound = False
+        self._installed = self._unsound = False
+        self._steps = 0
         self._answers: list[Answered] = []
         self._applied: list[Applied] = []
 
@@ -168,6 +168,7 @@ class Replica:
             raise ReplicaStopped
         # Until this step has ended well: if it does not, what is in memory may be ahead of the disk.
         self._unsound = True
+        self._steps += 1
         self._now = now
         proposals = self._listener.hear(inbox, self._head, now)
         self._leave_leadership(now)
@@ -180,6 +181,15 @@ class Replica:
         self._decide(now)
         self._journal.compact()
         return self._engine.release_appends()
+
+    def flush_apart(self) -> Callable[[], None] | None:
+        """What of the step that is begun waits for the disk, for another thread; None: `finish` does all of it.
+
+        Meanwhile callers are shown rows that this step has applied and this disk may not have. With peers that is
+        right: a majority has flushed an entry before anybody applies it, and whoever loses it is sent it again. A node
+        alone applies what it has just proposed, which only its own disk has; so there the flush stays in the step.
+        """
+        return self._store.commit_apart() if self._peers else None
 
     def finish(self) -> Outbox:
         """Flush, and say what came of the step. Waits for nothing but the disk.
@@ -223,9 +233,15 @@ class Replica:
 
     @contextmanager
     def committed(self) -> Iterator[CommittedRows]:
-        """The rows as the last step left them, for calls that read. Any thread may ask."""
-        with self._store.snapshot() as snapshot:
-            yield CommittedRows(snapshot)
+        """The rows as the last step left them, for calls that read, until the next one; see `flush_apart`."""
+        steps = self._steps
+        yield CommittedRows(self._store)
+        assert self._steps == steps, "they were kept over a step"
+
+    @property
+    def shown_sequence(self) -> int:
+        """The last batch that `committed` holds; while a step is begun newer than the standing, maybe."""
+        return self._head.sequence
 
     @property
     def elected(self) -> bool:

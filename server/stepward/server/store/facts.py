@@ -25,6 +25,9 @@ QUARANTINE: Final = b"quarantine"
 # Which other nodes have begun with an empty directory, and the newest incarnation of each. Absent: none has.
 NEWCOMERS: Final = b"newcomers"
 
+# Which log is ahead of the data. The store's own: nobody else puts it. Absent: none is.
+LOG: Final = b"log"
+
 encode_head: Final = msgspec.msgpack.Encoder().encode
 _decode_head: Final = msgspec.msgpack.Decoder(rows.Head).decode
 _decode_applied: Final = msgspec.msgpack.Decoder(tuple[int, int]).decode

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
 # LMDB cannot hold longer keys; every store refuses them alike.
@@ -130,12 +130,24 @@ class Store(Rows, Protocol):
         """Make everything written so far durable, at once and whole; does nothing when nothing was written."""
         ...
 
+    def commit_apart(self) -> Callable[[], None] | None:
+        """Begin a `commit`, and give what waits for the disk, for another thread. None: nothing can be put off.
+
+        `commit` ends it, and does that work itself if nobody has. Until then nothing may be written. What the work
+        raises, `commit` raises, too.
+        """
+        ...
+
     def snapshot(self) -> AbstractContextManager[Rows]:
-        """The rows as the last commit left them, unmoved by later ones. Any thread may ask for one."""
+        """The rows as the last commit left them, unmoved by later ones. Any thread may ask for one.
+
+        With a log in front of the data this has all of it written on the thread of the store, on which nothing may be
+        uncommitted then. Another thread sees the data as it was written last, which may be some MiB of changes ago.
+        """
         ...
 
     def export(self) -> AbstractContextManager[Export]:
-        """All rows as the last commit left them, for another node. Any thread may ask for one.
+        """All rows as the last commit left them, for another node; as with `snapshot`.
 
         While it is open no space that is freed can be used again, so it must not last.
         """

@@ -184,6 +184,9 @@ class MemoryStore(_Snapshot):
         for space in self._spaces():
             space.commit()
 
+    def commit_apart(self) -> None:
+        """See `interface.Store`. There is no disk to wait for."""
+
     @contextmanager
     def snapshot(self) -> Iterator[_Snapshot]:
         """See `interface.Store`."""
