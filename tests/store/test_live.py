@@ -193,3 +193,33 @@ def test_sessions_are_counted_without_walking() -> None:
     live.applied({keys.session("two"): session, keys.session("one"): None})
 
     assert live.count(keys.SESSION) == 1
+
+
+def test_committed_rows_of_a_leader_are_those_in_its_memory() -> None:
+    """What it holds decoded is not decoded again; what it does not hold comes from the store, and stays unknown."""
+    store = MemoryStore()
+    live = LiveRows(store)
+    index = keys.job_index("n", rows.JobState.RUNNING, "1-j")
+    changes: dict[bytes, rows.Row | None] = {
+        keys.output("1-j", 0): rows.Output(rows.Payload(b"1")),
+        index: rows.JobIndex(),
+    }
+    put(store, live, changes)
+
+    committed = CommittedRows(store, live)
+
+    assert committed.get(keys.output("1-j", 0)) is changes[keys.output("1-j", 0)]
+    assert committed.get(index) == rows.JobIndex()
+    assert live.known(index) is None
+
+
+def test_committed_rows_of_a_leader_forget_what_was_deleted() -> None:
+    store = MemoryStore()
+    live = LiveRows(store)
+    key = keys.output("1-j", 0)
+    put(store, live, {key: rows.Output(rows.Payload(b"1"))})
+    store.apply([], [key])
+    live.applied({key: None})
+    store.commit()
+
+    assert CommittedRows(store, live).get(key) is None

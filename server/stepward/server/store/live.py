@@ -81,6 +81,10 @@ class LiveRows:
         row = self._young.get(key) or self._definitions.get(key)
         return self._fetch(key) if row is None else row
 
+    def known(self, key: bytes) -> Row | None:
+        """The row under `key`, if it is in memory; who asks for others leaves no trace here."""
+        return self._young.get(key) or self._old.get(key) or self._definitions.get(key)
+
     def scan(self, prefix: bytes, *, after: bytes = b"", before: bytes = b"", reverse: bool = False) -> Iterator[bytes]:
         """See `core.reader.Reader`."""
         return self._store.scan(prefix, after=after, before=before, reverse=reverse)
@@ -165,13 +169,19 @@ def _payload_bytes(row: Row) -> int:
 
 
 class CommittedRows:
-    """The rows of one snapshot, decoded, without any memory: for calls that read."""
+    """The rows of one moment, decoded, for calls that read; it remembers none itself.
 
-    def __init__(self, snapshot: Rows) -> None:
+    `live`: what a leader holds decoded of that same moment.
+    """
+
+    def __init__(self, snapshot: Rows, live: LiveRows | None = None) -> None:
         self._snapshot = snapshot
+        self._live = live
 
     def get(self, key: bytes) -> Row | None:
         """The row under `key`, decoded."""
+        if self._live is not None and (row := self._live.known(key)) is not None:
+            return row
         value = self._snapshot.get(key)
         return None if value is None else keys.decode_row(key, value)
 
