@@ -200,7 +200,7 @@ def test_committed_rows_of_a_leader_are_those_in_its_memory() -> None:
     store = MemoryStore()
     live = LiveRows(store)
     index = keys.job_index("n", rows.JobState.RUNNING, "1-j")
-    changes: dict[bytes, rows.Row | None] = {
+    changes: dict[bytes, rows.Row] = {
         keys.output("1-j", 0): rows.Output(rows.Payload(b"1")),
         index: rows.JobIndex(),
     }
