@@ -235,7 +235,6 @@ class Replica:
     def committed(self) -> Iterator[CommittedRows]:
         """The rows as the last step left them, for calls that read, until the next one; see `flush_apart`."""
         steps = self._steps
-        # What is in memory changes with the store, batch by batch (`_land`).
         yield CommittedRows(self._store, self._live)
         assert self._steps == steps, "they were kept over a step"
 

@@ -171,7 +171,7 @@ def _payload_bytes(row: Row) -> int:
 class CommittedRows:
     """The rows of one moment, decoded, for calls that read; it remembers none itself.
 
-    `live`: what a leader holds decoded of that same moment.
+    `live`: what a leader holds decoded of that same moment, since it changes with the store batch by batch.
     """
 
     def __init__(self, snapshot: Rows, live: LiveRows | None = None) -> None:
