@@ -19,6 +19,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
+import grpc
+
 from loadtest import backlog, failover, fan, idle, rates
 from loadtest.cluster import Cluster, ClusterError, channel, cluster, tls_options
 from loadtest.load import add_pace_options
@@ -26,6 +28,7 @@ from loadtest.report import Report, Yardstick, report
 from loadtest.shapes import QUEUE
 from loadtest.stage import Played, Stage, routes_through
 from loadtest.submitters import MODES
+from stepward.client import StepwardError
 from stepward.client.demo.processes import Child, ChildError
 from stepward.client.tls import TlsFiles
 from stepward.v1 import agent_service_pb2, agent_service_pb2_grpc
@@ -182,8 +185,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="stepward-bench-", dir=given.data) as folder:
         try:
             result = asyncio.run(measure(given, Path(folder)))
-        except (BenchError, ClusterError, ChildError) as error:
-            sys.stderr.write(f"{error}\n")
+        except (BenchError, ClusterError, ChildError, StepwardError, grpc.RpcError) as error:
+            sys.stderr.write(f"the run could not be made: {error}\n")
             return 2
     print(result.table())
     if given.json:

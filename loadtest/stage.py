@@ -20,8 +20,8 @@ from loadtest import meters
 from loadtest.shapes import Shape
 from loadtest.submitters import MODES, Submitter, open_channel, run_name
 from loadtest.tally import Pace, Tally, begin, quantiles
+from stepward.client import AsyncClient
 from stepward.client.tls import TlsFiles
-from stepward.v1 import definition_service_pb2, definition_service_pb2_grpc
 from stepward.v1.common_pb2 import JobState
 
 # How late after the end of the run the last answer may come.
@@ -106,6 +106,7 @@ class Stage:
         through: str,
     ) -> None:
         self.mode = mode
+        self._addresses = addresses
         self.routes = routes_through(through, addresses)
         self.tls = tls
         self.pids: dict[str, int] = {}
@@ -134,10 +135,9 @@ class Stage:
         return self._channels[0]
 
     async def apply(self, shape: Shape) -> None:
-        """Store the definition of a shape; again changes nothing."""
-        stub = definition_service_pb2_grpc.DefinitionServiceStub(self.channel)
-        request = definition_service_pb2.ApplyDefinitionRequest(definition=shape.definition)
-        await stub.ApplyDefinition(request, timeout=CALL_S_MAX)
+        """Store the definition of a shape; again changes nothing, so it is repeated until there is an answer."""
+        async with AsyncClient(self._addresses, tls=self.tls, timeout_s=CALL_S_MAX) as client:
+            await client.apply_definition(shape.definition)
 
     @asynccontextmanager
     async def submitter(self, shape: Shape, mode: str = "") -> AsyncIterator[Submitter]:
