@@ -34,6 +34,8 @@ AGAIN_S = 0.1
 # How long an agent looks for work that is still open when the run is over, at each look.
 LOOK_EVERY_S = 0.2
 
+# Locust may stop a user in the middle of a call; the jobs that it leaves are done all the same.
+LINGER_S = 3.0
 STOPPING = (STATE_STOPPING, STATE_CLEANUP, STATE_STOPPED)
 
 
@@ -45,6 +47,7 @@ class FakeAgent(Caller):
         super().on_start()
         self.session = Session()
         self.route = Route(self.host or "", first=secrets.randbelow(1 << 16))
+        self.given_at = time.perf_counter()
         # Of the stream that stands, or stood last.
         self.outgoing: Queue[pb.WorkRequest | None] = Queue()
 
@@ -69,7 +72,8 @@ class FakeAgent(Caller):
 
     def _over(self) -> bool:
         runner = self.environment.runner
-        return runner is not None and runner.state in STOPPING and not self.ledger.open
+        stopping = runner is not None and runner.state in STOPPING and not self.ledger.open
+        return stopping and not self.session.held and time.perf_counter() - self.given_at > LINGER_S
 
     def _stream(self, lost_at: float | None) -> CallFailedError | None:
         """One stream, to its end. Returns why the session is over, when it is."""
@@ -99,6 +103,7 @@ class FakeAgent(Caller):
                 interval_s = message.welcome.heartbeat_interval.ToMilliseconds() / 1_000
                 helpers.append(gevent.spawn(self._beat, self.outgoing, interval_s))
             case "offers":
+                self.given_at = time.perf_counter()
                 for offer in self.session.taken(message.offers):
                     gevent.spawn_later(random.uniform(0, WORK_S_MAX), self._work, self.session, offer)
             case "answers":

@@ -20,7 +20,7 @@ from pathlib import Path
 from loadtest import meters, mix_file, submissions
 from loadtest.cluster import Cluster, cluster
 from loadtest.memory import Course
-from loadtest.mix_jobs import EFFECTS
+from loadtest.mix_jobs import EFFECTS, NOBODYS
 from loadtest.submissions import Row, Verdict
 from loadtest.submitters import open_channel
 from stepward.client import AsyncClient
@@ -132,7 +132,7 @@ async def _rows(client: AsyncClient) -> list[Row]:
             Row(job.job_id, job.idempotency_key, job.definition_name, job.state)
             async for job in client.list(page_size=LIST_MAX)
         ]
-        if all(row.state.final for row in rows) or time.monotonic() > until:
+        if all(row.state.final or row.definition == NOBODYS.name for row in rows) or time.monotonic() > until:
             return rows
         await asyncio.sleep(LOOK_EVERY_S)
 

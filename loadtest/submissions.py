@@ -45,8 +45,10 @@ class Ledger:
         self._write(ended=key, job_id=job_id, state=str(state))
 
     def gave_up(self, key: str) -> None:
-        """Nobody waits for the job any more; it may be stored or not."""
-        self._open.discard(key)
+        """Nobody waits for the job any more. Unless its end was seen before, it may be stored or not, and go on."""
+        if key in self._open:
+            self._open.discard(key)
+            self._write(abandoned=key)
 
     def ran(self, key: str) -> None:
         """A handler has had its effect, under the key that its service would know it by."""
@@ -81,6 +83,8 @@ class Told:
     """By key: the jobs that were named to callers."""
     ended: dict[str, str] = field(default_factory=dict)
     """By id of the job: the state that its caller was told."""
+    abandoned: set[str] = field(default_factory=set)
+    """Keys whose caller has left before the end: a call failed, or the run was over."""
     ran: Counter[str] = field(default_factory=Counter)
     """By key of the effect: how often a handler had it."""
 
@@ -92,6 +96,8 @@ def read(lines: Iterable[bytes]) -> Told:
         line: Mapping[str, Any] = json.loads(text)
         if "ran" in line:
             told.ran[line["ran"]] += 1
+        elif "abandoned" in line:
+            told.abandoned.add(line["abandoned"])
         elif "begun" in line:
             told.begun[line["begun"]] = line["definition"], line["wanted"]
         else:
@@ -156,6 +162,9 @@ def _wrong(row: Row, told: Told, effects: Mapping[str, Sequence[str]]) -> list[s
     if row.key not in told.begun:
         return [f"{row.job_id} is stored under {row.key!r}, which nobody has submitted"]
     _, wanted = told.begun[row.key]
+    if row.key in told.abandoned and not effects[row.definition] and row.state is JobState.RUNNING:
+        # It waits for the caller, and for no agent.
+        return []
     if row.state != wanted:
         return [f"{row.job_id} is {row.state}, not {wanted}"]
     missing = [end for end in effects[row.definition] if not told.ran[f"{row.job_id}/{end}"]]

@@ -95,6 +95,18 @@ def test_duplicated_effect(tmp_path: Path) -> None:
     assert verdict.duplicated == ["job-1/reserve/1 was done 2 times", "job-1/charge/1 was done 2 times"]
 
 
+@pytest.mark.parametrize(("state", "lost"), [(JobState.RUNNING, 0), (JobState.CANCELLED, 0), (JobState.FAILED, 1)])
+def test_job_that_waits_for_a_caller_who_has_left(tmp_path: Path, state: JobState, lost: int) -> None:
+    """Nobody cancelled it, so it waits; anything else is as wrong as ever."""
+    path = tmp_path / "ledger"
+    with closing(Ledger(path)) as ledger:
+        ledger.begun("key-1", definition="nobodys", wanted=JobState.CANCELLED)
+        ledger.gave_up("key-1")
+    rows = [Row("job-1", "key-1", "nobodys", state)]
+
+    assert len(judge(read(path.read_bytes().splitlines()), rows, effects={"nobodys": ()}).lost) == lost
+
+
 def test_open_submissions_are_those_that_somebody_waits_for() -> None:
     """Agents go on for so long."""
     ledger = Ledger()
