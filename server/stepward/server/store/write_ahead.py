@@ -33,6 +33,7 @@ LOG_FILE: Final = "data.wal"
 ID_BYTES: Final = 16
 # How far the file grows at once, with zeros: a flush of what lies within its size writes nothing of the file system.
 _PIECE_BYTES: Final = 256 << 10
+_PAGE_BYTES: Final = 4_096
 _DIGEST_BYTES: Final = 16
 # The id, the place in the sequence, how long the content is, and the digest.
 _HEADER: Final = struct.Struct(f">{ID_BYTES}sQI{_DIGEST_BYTES}s")
@@ -216,7 +217,9 @@ class WriteAhead:
         """Fill the file with zeros up to a piece's end: where nothing was ever written a flush has more to do."""
         assert self._descriptor is not None, "the log is open"
         size_bytes = min(-(-needed_bytes // _PIECE_BYTES) * _PIECE_BYTES, max(self._bytes_max, needed_bytes))
-        _write_at(self._descriptor, self._size_bytes, bytes(size_bytes - self._size_bytes))
+        # A page at a time: what is written at once the system may keep as one, and count whole when a part changes.
+        for begin in range(self._size_bytes, size_bytes, _PAGE_BYTES):
+            _write_at(self._descriptor, begin, bytes(min(_PAGE_BYTES, size_bytes - begin)))
         if self._durable:
             os.fsync(self._descriptor)
         self._size_bytes = size_bytes
