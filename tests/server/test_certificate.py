@@ -22,7 +22,7 @@ NOW = datetime.now(UTC)
 
 def config_of(authority: Authority, **fields: Any) -> NodeConfig:
     """Of n1, as far as it is told nothing else."""
-    files = authority.files("n1", **{"uri": "stepward://node/n1", **fields})
+    files = authority.files("n1", **{"uri": "stepward://node/n1", "starts_at": NOW - timedelta(minutes=5), **fields})
     tls = TlsFiles(ca=files.ca, certificate=files.certificate, key=files.key)
     return NodeConfig(data=files.ca.parent / "data", tls=tls)
 

@@ -119,15 +119,15 @@ async def test_what_cannot_be_done_is_told_and_is_a_conflict(place: Place) -> No
         (
             ("incident", "resolve", "i0-1", "--approve", "--fail", "--reason", "x"),
             2,
-            "--fail and --approve was said; say what is to be done by exactly one of",
+            "--fail and --approve were said; say what is to be done by exactly one of",
         ),
         (("incident", "resolve", "i0-1", "--reason", "x"), 2, "one of --retry, --skip, --compensate"),
         (("incident", "resolve", "i0-1", "--retry"), 2, "Missing option '--reason'"),
         (("incident", "resolve", "i0-1", "--retry", "--undone", "--reason", "x"), 2, "belong to --skip"),
-        (("incident", "list", "--trouble", "poisen"), 2, "is none of attempt_failed"),
+        (("incident", "list", "--trouble", "poisen"), 2, 'is not known, did you mean "POISON"'),
         (("incident", "list", "--job", "x"), 1, "cannot be the id of a job"),
-        (("ledger", "--remedy", "pray"), 2, "is none of retry"),
-        (("ledger", "--by", "god"), 2, "is none of supervisor, report, person"),
+        (("ledger", "--remedy", "pray"), 2, "is not known; there are RETRY"),
+        (("ledger", "--by", "god"), 2, "is not known; there are SUPERVISOR, REPORT, PERSON"),
     ],
 )
 async def test_what_is_wrong_is_said(place: Place, arguments: tuple[str, ...], code: int, text: str) -> None:
