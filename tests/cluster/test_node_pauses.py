@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -28,6 +29,10 @@ PAUSE_S = 2.0
 # How often a leader stands still in the worst moment: its supervisor has decided, and nobody has heard of it. At any
 # other time under load a batch is on its way, behind which a leader that wakes up can decide nothing more.
 DECIDING_SHARE = 0.6
+# Trips until then; on a machine that needs longer than that, those that were submitted last are open for longer, too.
+TRIPS_A_LOT = 10
+LOT_EVERY_S = 0.05
+LOTS_MAX = 40
 # No trip of this number was asked for before.
 ASKED_MEANWHILE = 1_000_001
 
@@ -55,25 +60,41 @@ async def pause_round(
     """Let the leader or a follower stand still in traffic, while steps fall due."""
     leader = await nodes.leader()
     victim = leader if leads else chance.choice(nodes.others(leader))
-    submitting = asyncio.create_task(traffic.submit(TRIPS))
-    await calls_made(nodes, chance.randint(10, 2 * TRIPS))
     status = await nodes.status(victim)
     assert status is not None
-    if is_deciding := leads and chance.random() < DECIDING_SHARE:
+    submitting: asyncio.Task[list[str]] | asyncio.Task[None]
+    if leads and chance.random() < DECIDING_SHARE:
         hurried.stop_next_decider()
-    hung = await hurried.hang()
-    if is_deciding:
+        hung = await hurried.hang()
+        stopped = asyncio.Event()
+        submitting = asyncio.create_task(submit_until(stopped, traffic))
         victim = await hurried.decider_stopped()
-    else:
-        nodes.nodes[victim].pause()
-    paused_at = datetime.now(UTC)
-    if is_deciding:
+        paused_at = datetime.now(UTC)
+        stopped.set()
         await hurried.remedied_by_another(victim, hung)
+    else:
+        submitting = asyncio.create_task(traffic.submit(TRIPS))
+        await calls_made(nodes, chance.randint(10, 2 * TRIPS))
+        hung = await hurried.hang()
+        nodes.nodes[victim].pause()
+        paused_at = datetime.now(UTC)
     await stand_still(nodes, traffic, victim, leads=leads)
     async with asyncio.timeout(60):
         await submitting
     unfinished = traffic.unfinished_at(paused_at, await traffic.ended(seconds_max=60))
     return Paused(unfinished, hung, status.epoch)
+
+
+async def submit_until(stopped: asyncio.Event, traffic: Traffic) -> None:
+    """Submit trips all the time: when a leader decides is its own affair, and some have to be open then."""
+    async with asyncio.TaskGroup() as lots:
+        for _ in range(LOTS_MAX):
+            lots.create_task(traffic.submit(TRIPS_A_LOT))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOT_EVERY_S):
+                    await stopped.wait()
+            if stopped.is_set():
+                return
 
 
 async def stand_still(nodes: Nodes, traffic: Traffic, victim: str, *, leads: bool) -> None:
