@@ -142,7 +142,7 @@ def test_a_node_with_the_certificate_of_another_does_not_start(machines: Machine
         ran = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S_MAX, check=False)
         said[word] = (ran.returncode, ran.stdout, ran.stderr.splitlines()[-1])
 
-    complaint = "the certificate names stepward://node/n2, and this node needs stepward://node/n3"
+    complaint = "it names stepward://node/n2, and this node needs stepward://node/n3"
     assert said["check"][:2] == said["run"][:2] == (1, "")
     assert complaint in said["check"][2]
     assert complaint in json.loads(said["run"][2])["reason"]

@@ -95,9 +95,6 @@ HAND_OVER_MS_MAX: Final = 1_000
 
 A = TypeVar("A", Sessions, AgentCalls)
 
-# Of objects that may be part of a cycle, by generation. Hardly any of ours are: with Python's own thresholds a node
-# under load spends a twentieth of its time on looking.
-_GC_THRESHOLDS: Final = (10_000, 20, 20)
 _log = observe.logger("node")
 
 
@@ -208,7 +205,6 @@ class Node:
         # What has been made so far lives as long as the process; the collector need not look at it again.
         gc.collect()
         gc.freeze()
-        gc.set_threshold(*_GC_THRESHOLDS)
         _log.info(
             "node_started",
             address=self.address,

@@ -81,6 +81,7 @@ class Apart:
         self._work = work
         self._lock = threading.Lock()
         self._is_begun = self._is_done = False
+        self._error: StoreFailed | None = None
 
     def run(self) -> None:
         """Do it, unless that was done. On any thread, safe to repeat.
@@ -92,10 +93,17 @@ class Apart:
         with self._lock:
             if not self._is_begun:
                 self._is_begun = True
-                self._work()
+                try:
+                    self._work()
+                except StoreFailed as error:
+                    self._error = error
+                    raise
                 self._is_done = True
             elif not self._is_done:
-                raise StoreFailed("an earlier write did not reach the disk; see that it works, then start again")
+                # Who was first may have been nobody who could tell of it.
+                raise self._error or StoreFailed(
+                    "an earlier write did not reach the disk; see that it works, then start again"
+                )
 
 
 class WriteAhead:
