@@ -18,6 +18,8 @@ from tests.core.test_histories import History
 REFUSALS = {
     Reason.INCIDENT_NOT_FOUND,
     Reason.INCIDENT_STATE,
+    # Of a job that is being terminated.
+    Reason.JOB_ENDED,
     Reason.JOB_STATE,
     Reason.STEP_STATE,
 }

@@ -37,6 +37,7 @@ from stepward.server.core.commands import (
     Stopped,
     Succeeded,
     Sweep,
+    Swept,
     TerminateJob,
     Unknown,
     VerbDone,
@@ -340,7 +341,10 @@ class History:
         states: set[JobState] = set()
         for _ in range(3_000):
             self.world.now_ms += 900
-            self.world.do(RenewSession(good, 1, 0), Sweep(100))
+            swept = self.world.do(RenewSession(good, 1, 0), Sweep(100))[1]
+            # As a supervisor does: what did not fit into a batch goes on at once, before more falls due.
+            while isinstance(swept, Swept) and swept.unfinished:
+                swept = self.world.one(Sweep(100))
             for key in list(self.world.reader.scan(keys.assignments(good))):
                 self._do_well(good, key)
             self._check()

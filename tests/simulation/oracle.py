@@ -194,6 +194,12 @@ class Oracle:
         self._granted.add((job_id, token))
         self.counts["assignments"] += 1
 
+    def found(self, reader: Reader) -> None:
+        """A process has found rows that perhaps nobody told of: who applied them ended, or all of them came here."""
+        for key in reader.scan(keys.ASSIGNMENT):
+            _, token, job_id, _ = keys.parse_assignment(key)
+            self._granted.add((job_id, token))
+
     def _see_remedy(self, entry: LedgerEntry) -> None:
         """However many nodes believe that they lead, each trouble of an attempt is remedied once, and none is left out.
 

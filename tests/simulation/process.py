@@ -100,6 +100,8 @@ class Process:
         self.supervision = Supervision(self)
         self.fetching = Fetching(self)
         self.oracle.started(self.name, self.standing)
+        with self.committed() as reader:
+            self.oracle.found(reader)
         world.network.attach(self)
         for peer_id in self.peers:
             self.agenda.after(self.rng.uniform(0, 20 * MS), self.when_awake, self._connect, peer_id)
@@ -229,6 +231,8 @@ class Process:
         if outbox.applied:
             self._publish(outbox.applied)
         if outbox.installed:
+            with self.committed() as reader:
+                self.oracle.found(reader)
             self.agent_streams.start_over()
         if (before.leads, before.epoch) != (self.standing.leads, self.standing.epoch):
             self.world.trace(self.name, "leads" if self.leads else "follows", short(self.standing))
