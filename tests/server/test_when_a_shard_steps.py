@@ -370,7 +370,7 @@ async def test_flush_that_fails_ends_the_node(ends: str) -> None:
         thread.join()
     await turns()
 
-    why = "the replica stopped: an earlier write did not reach the disk; see that it works, then start again"
+    why = "the replica stopped: the disk is gone"
     assert replica.told == ["begun", "flushes", "closed", why]
     assert shard.stopped
     assert [answer.reason for answer in ticket.answers if isinstance(answer, Rejection)] == [Reason.COMMIT_UNKNOWN]

@@ -92,6 +92,6 @@ def test_failure_on_another_thread_is_told_to_who_commits(tmp_path: Path, monkey
     assert work is not None
     with pytest.raises(StoreFailed, match="No space left on device"):
         work()
-    with pytest.raises(StoreFailed, match="an earlier write did not reach the disk"):
+    with pytest.raises(StoreFailed, match="No space left on device"):
         store.commit()
     store.close()
