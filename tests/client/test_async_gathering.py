@@ -246,11 +246,17 @@ async def test_every_job_is_run_once_over_the_end_of_a_leader(tmp_path: Path) ->
             async with agent(stubs, "echo", slots=50), asyncio.timeout(6 * S):
                 await begin(client)
 
+                some_ended = asyncio.Event()
+
                 async def caller(number: int) -> list[JobResult]:
-                    return [await client.run("echo", f"{number}-{turn}") for turn in range(10)]
+                    found = []
+                    for turn in range(10):
+                        found.append(await client.run("echo", f"{number}-{turn}"))
+                        some_ended.set()
+                    return found
 
                 everybody = asyncio.gather(*(caller(number) for number in range(20)))
-                await asyncio.sleep(0.2)
+                await some_ended.wait()
                 await cluster.vanish(old)
                 each = await everybody
 

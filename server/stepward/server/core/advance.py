@@ -130,14 +130,13 @@ def step_succeeded(batch: Batch, job_id: str, ordinal: int, *, tell_later: bool 
     """
     progress = batch.progress(job_id)
     steps_open = progress.steps_open - 1
-    forward = goes_forward(progress)
-    if forward and not steps_open:
-        completed = {"state": JobState.COMPLETED, "ended_wall_ms": batch.moment.wall_ms, "failure": None}
-        batch.put_progress(job_id, progress, steps_open=0, **completed)
+    if not steps_open and goes_forward(progress):
+        ended_wall_ms, completed = batch.moment.wall_ms, JobState.COMPLETED
+        batch.put_progress(job_id, progress, steps_open=0, state=completed, ended_wall_ms=ended_wall_ms, failure=None)
         batch.event(job_id, EventType.JobCompleted)
         return
-    batch.put_progress(job_id, progress, steps_open=steps_open)
-    if not forward:
+    progress = batch.put_progress(job_id, progress, steps_open=steps_open)
+    if not goes_forward(progress):
         return
     if tell_later:
         spreads.begin_later(batch, job_id, ordinal)
