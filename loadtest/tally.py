@@ -68,6 +68,10 @@ class Tally:
             self.job_ids.append(job_id)
             self.ends.append(End(began_s, time.monotonic()))
 
+    def latencies_s(self, after_s: float, before_s: float) -> list[float]:
+        """Of the jobs that were on their way at some moment between the two; sorted. Those that have ended count."""
+        return sorted(end.latency_s for end in self.ends if end.began_s < before_s and end.ended_s > after_s)
+
 
 def failure_name(error: Exception) -> str:
     """A stable name: messages carry ids and addresses."""

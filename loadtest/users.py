@@ -5,6 +5,7 @@ Each has a client of its own, and so connections of its own. What they submit an
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import time
 from collections.abc import Iterator
@@ -154,8 +155,17 @@ class Watcher(Caller):
 class Operator(Caller):
     """Looks at what goes on, and cancels what does not."""
 
-    @task(3)
-    def look(self) -> None:
+    @override
+    def on_start(self) -> None:
+        super().on_start()
+        self._turns = itertools.cycle((self._cancel, self._look, self._look, self._look))
+
+    @task
+    def work(self) -> None:
+        """In turn and not by chance, so that a short run has all of it."""
+        next(self._turns)()
+
+    def _look(self) -> None:
         """Lists, counts, and agents."""
         with event(self, "list jobs"):
             for _ in self.cluster.list(limit=LISTED):
@@ -166,8 +176,7 @@ class Operator(Caller):
             for _ in self.cluster.agents():
                 pass
 
-    @task(1)
-    def cancel(self) -> None:
+    def _cancel(self) -> None:
         """A job that nobody takes is explained, and cancelled."""
         with event(self, "explain and cancel"), self.submission(NOBODYS.name) as (key, fields):
             submitted = self.cluster.submit(NOBODYS.name, **fields)

@@ -6,9 +6,9 @@ from loadtest.failover import seen
 from loadtest.fan import figures
 from loadtest.idle import cpu_percents
 from loadtest.rates import beside
-from loadtest.shapes import compensate, deep, wide
+from loadtest.shapes import PLAIN, compensate, deep, wide
 from loadtest.stage import Window, routes_through
-from loadtest.tally import End
+from loadtest.tally import End, Tally
 from tests.loadtest.test_report import window
 
 
@@ -77,11 +77,19 @@ def test_fan_is_held_beside_trips() -> None:
         trips=measured(100, 300.0),
         alone=measured(0, 1_500.0),
         before=measured(10, 1.0, p99_ms=20.0),
-        meanwhile=measured(10, 1.0, p99_ms=40.0),
+        meanwhile=[0.040] * 10,
     )
 
     assert (told["trip_cpu_ms_per_step"], told["wide_cpu_ms_per_step"], told["cost_ratio"]) == (1.0, 1.5, 1.5)
     assert told["p99_ratio"] == 2.0
+
+
+def test_trips_beside_a_fan_are_those_on_their_way() -> None:
+    """Also those which began before it, and which it held up beyond its own end."""
+    tally = Tally(PLAIN)
+    tally.ends = [End(began, ended) for began, ended in [(1.0, 2.0), (1.0, 2.5), (2.1, 2.2), (2.9, 4.9), (3.0, 9.0)]]
+
+    assert tally.latencies_s(2.0, 3.0) == pytest.approx([0.1, 1.5, 2.0])
 
 
 def test_cpu_of_idle_nodes_is_of_one_processor() -> None:
