@@ -24,6 +24,7 @@ import grpc
 from loadtest import backlog, failover, fan, idle, rates
 from loadtest.cluster import Cluster, ClusterError, channel, cluster, tls_options
 from loadtest.load import add_pace_options
+from loadtest.medians import medians
 from loadtest.report import Report, Yardstick, report
 from loadtest.shapes import QUEUE
 from loadtest.stage import Played, Stage, routes_through
@@ -149,6 +150,15 @@ def flush_ms(folder: Path) -> float:
     return statistics.median(took)
 
 
+def _run(given: argparse.Namespace, number: int) -> Report:
+    with tempfile.TemporaryDirectory(prefix="stepward-bench-", dir=given.data) as folder:
+        made = asyncio.run(measure(given, Path(folder)))
+    if given.runs > 1:
+        latencies = f"p50 {made.p50_ms:.1f} ms, p99 {made.p99_ms:.1f} ms"
+        sys.stderr.write(f"run {number} of {given.runs}: {made.jobs_per_s:,.0f} jobs/s, {latencies}\n")
+    return made
+
+
 def options() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.bench", description=__doc__)
@@ -173,6 +183,12 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--waiting", type=int, help=f"jobs that wait in a backlog ({backlog.WAITING:,})")
     parser.add_argument("--yardstick-seconds", type=float, default=2.0, help="of it (default: %(default)s)")
     parser.add_argument("--slots", type=int, default=512, help="of the agent (default: %(default)s)")
+    parser.add_argument(
+        "--runs",
+        type=int,
+        default=1,
+        help="so many, each with nodes of its own; told are medians (default: %(default)s)",
+    )
     parser.add_argument("--data", type=Path, help="folder for the server's data (default: a temporary one)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
     return parser
@@ -180,14 +196,16 @@ def options() -> argparse.ArgumentParser:
 
 def main() -> int:
     """Entry of the command line: 0 when the figures are sound, 1 when jobs were lost or doubled, 2 when not run."""
-    given = options().parse_args()
+    parser = options()
+    given = parser.parse_args()
     given.mode = given.mode or ("python-client" if given.shape == "failover" else "run")
-    with tempfile.TemporaryDirectory(prefix="stepward-bench-", dir=given.data) as folder:
-        try:
-            result = asyncio.run(measure(given, Path(folder)))
-        except (BenchError, ClusterError, ChildError, StepwardError, grpc.RpcError) as error:
-            sys.stderr.write(f"the run could not be made: {error}\n")
-            return 2
+    if given.runs < 1:
+        parser.error(f"--runs {given.runs}: at least 1")
+    try:
+        result = medians([_run(given, number) for number in range(1, given.runs + 1)])
+    except (BenchError, ClusterError, ChildError, StepwardError, grpc.RpcError) as error:
+        sys.stderr.write(f"the run could not be made: {error}\n")
+        return 2
     print(result.table())
     if given.json:
         given.json.write_text(json.dumps(result.as_json(), indent=2) + "\n", encoding="utf-8")

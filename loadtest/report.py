@@ -9,7 +9,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -82,6 +82,8 @@ class Report:
     yardstick_calls_per_s: float
     yardstick_flush_ms: float
     machine: Mapping[str, str]
+    rates: Sequence[float] = ()
+    """Where this is several runs: the jobs/s of each, sorted."""
 
     def as_json(self) -> dict[str, Any]:
         """For `--json`; the counters, and what only this shape has, stand at the top, too."""
@@ -96,7 +98,7 @@ class Report:
     def table(self) -> str:
         """For people."""
         rows = [
-            ("jobs/s", f"{self.jobs_per_s:,.0f}"),
+            ("jobs/s", f"{self.jobs_per_s:,.0f}{self._rates()}"),
             ("steps/s", f"{self.steps_per_s:,.0f}"),
             ("p50 / p99 / max", f"{self.p50_ms:.1f} / {self.p99_ms:.1f} / {self.max_ms:.1f} ms"),
             ("CPU a job", f"{self.cpu_ms_per_job:.2f} ms{_by_process(self.cpu_ms_per_job_by_process)}"),
@@ -121,6 +123,9 @@ class Report:
         head = f"{self.shape}, {self.mode}{where}, {nodes}, {pace}, {self.seconds:.1f} s, {self.jobs:,} jobs"
         width = max(len(name) for name, _ in rows)
         return "\n".join([head, *(f"  {name:<{width}}  {figure}" for name, figure in rows)])
+
+    def _rates(self) -> str:
+        return f" (median of {len(self.rates)}: {self.rates[0]:,.0f} to {self.rates[-1]:,.0f})" if self.rates else ""
 
     def _counters(self) -> list[tuple[str, float]]:
         return list(self.counters_per_job.items())
@@ -203,12 +208,13 @@ def _figure(figure: float) -> str:
 
 
 COLUMNS = (
-    "mode",
+    "shape, mode",
     "load",
     "jobs/s",
     "p50 / p99 ms",
     "CPU ms a job",
-    "servers / agent / load",
+    "of which",
+    "written a job by the leader",
     "batches a job",
     "yardstick",
 )
@@ -216,22 +222,22 @@ COLUMNS = (
 
 def side_by_side(runs: Iterable[Mapping[str, Any]]) -> str:
     """Runs that were kept with `--json`, as a Markdown table."""
-    lines: list[tuple[str, ...]] = [COLUMNS, ("---",) * len(COLUMNS)]
-    for run in runs:
-        cpu = run["cpu_ms_per_job_by_process"]
-        lines.append(
-            (
-                run["mode"],
-                f"{run['rate']:g}/s begun" if run["rate"] else f"{run['inflight']} in flight",
-                f"{run['jobs_per_s']:,.0f}",
-                f"{run['p50_ms']:.0f} / {run['p99_ms']:.0f}",
-                f"{run['cpu_ms_per_job']:.2f}",
-                f"{sum(cpu.values()) - cpu['agent'] - cpu['load']:.2f} / {cpu['agent']:.2f} / {cpu['load']:.2f}",
-                f"{run['batches_per_job']:.2f}",
-                f"{run['yardstick_calls_per_s']:,.0f} calls/s, flush {run['yardstick_flush_ms']:.2f} ms",
-            )
-        )
+    lines = [COLUMNS, ("---",) * len(COLUMNS), *map(_line, runs)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _line(run: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        f"{run['shape']}, {run['mode']}",
+        f"{run['rate']:g}/s begun" if run["rate"] else f"{run['inflight']} in flight",
+        f"{run['jobs_per_s']:,.0f}",
+        f"{run['p50_ms']:.0f} / {run['p99_ms']:.0f}",
+        f"{run['cpu_ms_per_job']:.2f}",
+        ", ".join(f"{name} {ms:.2f}" for name, ms in run["cpu_ms_per_job_by_process"].items()),
+        f"{run['written_bytes_per_job']['server'] / 1_000:,.0f} kB",
+        f"{run['batches_per_job']:.2f}",
+        f"{run['yardstick_calls_per_s']:,.0f} calls/s, flush {run['yardstick_flush_ms']:.2f} ms",
+    )
 
 
 if __name__ == "__main__":

@@ -160,5 +160,6 @@ def test_runs_side_by_side() -> None:
     *_, row = side_by_side([made().as_json()]).splitlines()
 
     assert row == (
-        "| run | 2 in flight | 5 | 5 / 9 | 3.00 | 2.00 / 0.50 / 0.50 | 4.00 | 3,000 calls/s, flush 0.20 ms |"
+        "| trip, run | 2 in flight | 5 | 5 / 9 | 3.00 | server 2.00, agent 0.50, load 0.50 | 8 kB | 4.00 "
+        "| 3,000 calls/s, flush 0.20 ms |"
     )
