@@ -6,6 +6,7 @@ import asyncio
 
 from stepward.server.core.commands import (
     Answer,
+    AttemptRef,
     CloseStream,
     OpenSession,
     RenewSession,
@@ -53,6 +54,38 @@ async def test_renewals_go_in_front_of_everything_else() -> None:
         assert all(isinstance(task.result(), StreamClosed) for task in closing)
 
 
+async def test_heartbeats_leave_together() -> None:
+    """Nobody waits for one alone; one with the list that was asked for leaves at once, and takes the others along."""
+    async with twins(gather_renewals_ms=50) as cluster, asyncio.timeout(S):
+        node = cluster["n2"]
+        early = [asyncio.ensure_future(renewed(node))]
+        await asyncio.sleep(0.01)
+        early.append(asyncio.ensure_future(renewed(node)))
+        await asyncio.gather(*early)
+        late = [asyncio.ensure_future(renewed(node)), asyncio.ensure_future(renewed(node, held=()))]
+        await asyncio.sleep(0.01)
+        assert sent(node) == [2, 2]
+        await asyncio.gather(*late)
+
+        assert sent(node) == [2, 2]
+
+
+async def test_commands_take_waiting_heartbeats_along() -> None:
+    async with twins(gather_renewals_ms=50) as cluster, asyncio.timeout(S):
+        node = cluster["n2"]
+        beat = asyncio.ensure_future(renewed(node))
+        await asyncio.sleep(0)
+        await node.shard.call(CloseStream("nobody", 1))
+        await beat
+
+        assert sent(node) == [2]
+
+
+def sent(node: Node) -> list[int]:
+    """How many commands the messages of a node carry."""
+    return [len(request.commands) for pipe in node.pipes for request in pipe.requests if request.commands]
+
+
 async def test_renewal_is_never_sent_twice() -> None:
     """Its list is of the moment at which it was made; the next one comes soon."""
     async with twins() as cluster, asyncio.timeout(S):
@@ -67,9 +100,9 @@ async def test_renewal_is_never_sent_twice() -> None:
         assert sent == [True]
 
 
-async def renewed(node: Node) -> Answer:
+async def renewed(node: Node, held: tuple[AttemptRef, ...] | None = None) -> Answer:
     future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-    node.shard.renew(RenewSession("nobody", 1, 0), FutureTicket(future))
+    node.shard.renew(RenewSession("nobody", 1, 0, held), FutureTicket(future))
     return await future
 
 

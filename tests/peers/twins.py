@@ -469,7 +469,7 @@ class Cluster:
 @contextlib.asynccontextmanager
 async def twins(leader_id: str = "n1", **config: Any) -> AsyncIterator[Cluster]:
     """Three running nodes, one of which leads, with a definition."""
-    cluster = Cluster(**config)
+    cluster = Cluster(**{"gather_renewals_ms": 0} | config)
     for node in cluster.nodes.values():
         node.shard.start()
     try:

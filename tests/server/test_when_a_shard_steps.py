@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from stepward.server.config import NodeConfig
-from stepward.server.core.commands import Answer, CloseStream, StreamClosed
+from stepward.server.core.commands import Answer, AttemptRef, CloseStream, RenewSession, StreamClosed
 from stepward.server.core.rejections import Reason, Rejection
 from stepward.server.logbook import batch as batches
 from stepward.server.logbook.outbox import (
@@ -249,6 +249,98 @@ async def test_what_has_left_is_finished_before_the_end() -> None:
     assert replica.told == ["begun", "append", "finished", "closed"]
     assert ticket.answers == [StreamClosed()]
     assert [type(answer) for answer in refused.answers] == [Rejection]
+
+
+# Renewals.
+
+
+def renew(shard: Shard, *, number: int = 0, held: tuple[AttemptRef, ...] | None = None) -> Waits:
+    ticket = Waits()
+    shard.renew(RenewSession(f"session-{number}", 1, 0, held), ticket)
+    return ticket
+
+
+def taken(replica: Noting, step: int) -> list[str]:
+    """Whose renewals, and what else, a step was given."""
+    proposals = [letter for letter in replica.inboxes[step] if isinstance(letter, Proposal)]
+    return [one.command.session_id if isinstance(one.command, RenewSession) else "other" for one in proposals]
+
+
+async def test_heartbeats_gather() -> None:
+    """Nobody waits for one, so frames that come meanwhile do not take it along: each of them would cause a batch."""
+    replica = Noting()
+    shard = hosted(replica)
+    ticket = renew(shard, number=0)
+    shard.arrived(MEMBERS[1], 1, [b"answer"])
+    await turns()
+    renew(shard, number=1)
+    await turns()
+    assert [taken(replica, step) for step in range(len(replica.inboxes))] == [[]]
+    await stepped(replica, 2)
+    shard.stop()
+
+    assert taken(replica, 1) == ["session-0", "session-1"]
+    assert ticket.answers == [StreamClosed()]
+
+
+async def test_whatever_is_decided_takes_heartbeats_along() -> None:
+    """In front of it."""
+    replica = Noting()
+    shard = hosted(replica)
+    renew(shard)
+    propose(shard)
+    await turns()
+    shard.stop()
+
+    assert [taken(replica, step) for step in range(len(replica.inboxes))] == [["session-0", "other"]]
+
+
+async def test_list_that_was_asked_for_waits_for_nobody() -> None:
+    replica = Noting()
+    shard = hosted(replica)
+    renew(shard, number=0)
+    renew(shard, number=1, held=())
+    await turns()
+    shard.stop()
+
+    assert [taken(replica, step) for step in range(len(replica.inboxes))] == [["session-0", "session-1"]]
+
+
+async def test_heartbeats_that_are_due_wait_for_the_batch_on_its_way() -> None:
+    replica = Noting()
+    shard = hosted(replica)
+    await deciding(replica, shard, commands=1)
+    renew(shard, held=())
+    await turns()
+    assert len(replica.inboxes) == 1
+    shard.arrived(MEMBERS[1], 1, [b"answer"])
+    await stepped(replica, 2)
+    shard.stop()
+
+    assert taken(replica, 1) == ["session-0"]
+
+
+async def test_gathered_heartbeats_make_no_command_wait() -> None:
+    """How many of them came together tells nothing of whether a command would find company."""
+    replica = Noting()
+    shard = hosted(replica)
+    for number in range(20):
+        renew(shard, number=number)
+    await stepped(replica, 1)
+    propose(shard)
+    await turns(2)
+    shard.stop()
+
+    assert [len(taken(replica, step)) for step in range(len(replica.inboxes))] == [20, 1]
+
+
+async def test_heartbeat_that_waits_is_answered_at_the_end() -> None:
+    replica = Noting()
+    shard = hosted(replica)
+    ticket = renew(shard)
+    shard.stop()
+
+    assert [type(answer) for answer in ticket.answers] == [Rejection]
 
 
 # While a flush goes on beside the loop.

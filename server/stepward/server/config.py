@@ -169,6 +169,9 @@ class NodeConfig(Struct, frozen=True, kw_only=True):
     gather_ms_max: float = 4.0
     # The same where the disk is slow: a few times a flush, so that calls are taken in meanwhile.
     gather_ms_max_slow: float = 50.0
+    # How long heartbeats gather for one batch while nothing else is decided: on the node that they come to, and again
+    # on the one that leads. Both together are below a sixth of the smallest TTL, the time between two of them.
+    gather_renewals_ms: float = 50.0
     # Bytes that may wait for an agent, or a watcher, that does not read. Twice the largest set of offers is normal.
     stream_bytes_waiting_max: int = 16 * 1024 * 1024
     # How long a call waits for a leader, when none is known: an election takes less, and its caller has other nodes.
@@ -268,6 +271,7 @@ NODE_BOUNDS = (
     Bound("overload_retry_ms_max", 1, 600_000),
     Bound("gather_ms_max", 0, 100),
     Bound("gather_ms_max_slow", 0, 1_000),
+    Bound("gather_renewals_ms", 0, 50),
     Bound("stream_bytes_waiting_max", 1, 1 << 30),
     Bound("leader_wait_ms_max", 1, 60_000),
     Bound("behind_ms_max", 1, 60_000),

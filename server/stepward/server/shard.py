@@ -19,6 +19,7 @@ from stepward.server.flushing import Flusher
 from stepward.server.gathering import INTAKE_SLICES, SLICE_MS, Gathering
 from stepward.server.logbook.outbox import Arrived, Confirm, Instant, Linked, Proposal, Unlinked
 from stepward.server.reading import Reading
+from stepward.server.renewals import Renewals
 from stepward.server.row_passing import RowPassing
 from stepward.server.tickets import FutureTicket, ReaderPlace
 
@@ -69,7 +70,7 @@ class Shard:
         self._loop = asyncio.get_running_loop()
         # What came since the last step; the rest waits in the replica, which knows whose turn it is.
         self._letters: list[Letter] = []
-        self._renewals: list[Proposal] = []
+        self._renewals = Renewals(config.gather_renewals_ms, self._wake)
         self._commands: list[Proposal] = []
         self._proposed: set[Ticket] = set()
         # The way to the leader while another node leads. None in a cluster of one.
@@ -211,13 +212,12 @@ class Shard:
         never = Rejection(Reason.NODE_DRAINING, "this node is shutting down; nothing was proposed: ask another node")
         if self._forwarding is not None:
             self._forwarding.stop()
-        for proposal in (*self._renewals, *self._commands, *self._replica.withdraw()):
+        for proposal in (*self._renewals.take(), *self._commands, *self._replica.withdraw()):
             self._proposed.discard(proposal.token)
             self._answer(proposal.token, never)
         unknown = Rejection(Reason.COMMIT_UNKNOWN, "this node stopped before the command was known to be committed")
         for ticket in list(self._proposed):
             self._answer(ticket, unknown)
-        self._renewals.clear()
         self._commands.clear()
         self._replica.close()
 
@@ -257,7 +257,7 @@ class Shard:
             self.decide(command, ticket, urgent=False, share=share)
 
     def renew(self, command: AnyCommand, ticket: Ticket) -> None:
-        """As `propose`, for renewals: decided before anything else, since a lease hangs on them."""
+        """As `propose`, for renewals: decided before anything else, but not at once; nobody waits for a heartbeat."""
         if self._forwarding is not None:
             self._forwarding.propose(command, ticket, urgent=True, share="")
         else:
@@ -268,8 +268,12 @@ class Shard:
         if self._stopped:
             self._answer(ticket, Rejection(Reason.NODE_DRAINING, "this node is shutting down; ask another node"))
             return
-        (self._renewals if urgent else self._commands).append(Proposal(ticket, command, urgent=urgent, share=share))
-        self._wake()
+        proposal = Proposal(ticket, command, urgent=urgent, share=share)
+        if urgent:
+            self._renewals.add(proposal)
+        else:
+            self._commands.append(proposal)
+            self._wake()
 
     def confirm(self, ticket: ReaderTicket) -> None:
         """Tell a reader which batches he must see, if this node leads: under its lease at once, or when it is sure."""
@@ -345,7 +349,8 @@ class Shard:
         if self._stopped:
             return
         began = time.perf_counter()
-        commands = len(self._renewals) + len(self._commands)
+        # Renewals gather by themselves: how many came tells nothing of whether a command would find company.
+        commands = len(self._commands)
         inbox = self._take()
         now = Instant(self._clock.steady_ms(), self._clock.wall_ms())
         try:
@@ -418,7 +423,7 @@ class Shard:
             self._forwarding.stepped(self._standing)
         for applied in outbox.applied:
             self._publish(applied)
-        if _told_apart(before) != _told_apart(self._standing):
+        if before.told != self._standing.told:
             self._tell_standing()
 
     def _fail(self, what: str, error: Exception) -> None:
@@ -430,10 +435,10 @@ class Shard:
 
     def _take(self) -> list[Letter]:
         """What the next step is given; what other nodes say first, since it may decide what becomes of the rest."""
-        proposals = [*self._renewals, *self._commands]
-        self._renewals.clear()
+        renewals = self._renewals.take() if self._commands or self._renewals.are_due else ()
+        proposals = [*renewals, *self._commands]
         self._commands.clear()
-        self._proposed.update(proposal.token for proposal in proposals)  # type: ignore[misc]  # tokens are tickets
+        self._proposed.update(proposal.token for proposal in proposals)
         self._counters.commands += len(proposals)
         inbox: list[Letter] = [*self._letters, *proposals]
         self._letters.clear()
@@ -442,7 +447,7 @@ class Shard:
     def _schedule_next(self, wake_at_ms: int) -> None:
         if self._stopped or (self._timer is not None and not self._timer_is_tick):
             return
-        if self._letters or ((self._commands or self._renewals) and not self._is_deciding):
+        if self._letters or ((self._commands or self._renewals.are_due) and not self._is_deciding):
             self._schedule(0, is_tick=False)
             return
         wait_ms, slice_ms = wake_at_ms - self._clock.steady_ms(), self._gathering.intake_ms / INTAKE_SLICES
@@ -484,11 +489,6 @@ class Shard:
         )
         for listener in self._standing_listeners:
             listener(standing)
-
-
-def _told_apart(standing: Standing) -> tuple[bool, int, str, bool]:
-    """What of a standing is told when it changes; the rest changes all the time."""
-    return standing.leads, standing.epoch, standing.leader_id, standing.quarantined
 
 
 def _nobody(frames: Sequence[Frame]) -> None:

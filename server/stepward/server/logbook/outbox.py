@@ -166,6 +166,11 @@ class Standing(NamedTuple):
     quarantined: bool = False
     takes_entries: bool = True
 
+    @property
+    def told(self) -> tuple[bool, int, str, bool]:
+        """What of a standing is told when it changes; the rest changes all the time."""
+        return self.leads, self.epoch, self.leader_id, self.quarantined
+
 
 class Follower(NamedTuple):
     """Another node as the leader sees it. `answered_at_ms`, on the steady clock: None when it has not yet answered.

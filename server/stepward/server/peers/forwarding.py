@@ -19,6 +19,7 @@ from stepward.server.peers.errands import Ahead, Errand, Errands
 from stepward.server.peers.errors import MessageUnreadable
 from stepward.server.peers.forward_link import ForwardLink
 from stepward.server.peers.readers import Readers
+from stepward.server.renewals import may_wait
 
 if TYPE_CHECKING:
     import random
@@ -137,6 +138,8 @@ class Forwarding:
         self._reopen_at_ms = 0
         self._reopen_after_ms = REOPEN_MS_MIN
         self._timer: asyncio.TimerHandle | None = None
+        # When heartbeats that wait for company leave, if nothing else does before.
+        self._renewals_timer: asyncio.TimerHandle | None = None
         self._stopped = False
 
     # Callers of this node.
@@ -194,6 +197,8 @@ class Forwarding:
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
+        if self._renewals_timer is not None:
+            self._renewals_timer.cancel()
         self._drop_link()
         never = Rejection(Reason.NODE_DRAINING, "this node is shutting down; nothing was decided: ask another node")
         for errand in (*self.errands.take_all(), *self._take_held()):
@@ -272,7 +277,18 @@ class Forwarding:
             self._host.hand_out(errand.ticket, self._too_many())
         else:
             self.errands.push(errand)
-            self._wake()
+            if may_wait(errand.command):
+                self._wake_later()
+            else:
+                self._wake()
+
+    def _wake_later(self) -> None:
+        if self._renewals_timer is None:
+            self._renewals_timer = self._loop.call_later(self._config.gather_renewals_ms / 1_000, self._renewals_due)
+
+    def _renewals_due(self) -> None:
+        self._renewals_timer = None
+        self._wake()
 
     def _wake(self) -> None:
         if self._link is not None and self._link.stands:
