@@ -9,7 +9,7 @@ import pytest
 from stepward.agents.attempts import AttemptKey, held_digest
 from stepward.agents.outcomes import Stopped
 from stepward.v1 import agent_service_pb2 as wire
-from tests.agents.played import KILL_GRACE_MS, ON_ACCEPT, TTL_MS, Played, offer
+from tests.agents.played import KILL_GRACE_MS, ON_ACCEPT, TTL_MS, Played, offer, ref
 
 
 def test_digest_is_the_one_of_the_contract() -> None:
@@ -140,6 +140,49 @@ def test_hellos_in_vain_make_the_agent_more_patient() -> None:
     sixth = -(-(TTL_MS // 6) // 50) * 50
     assert given_ms[0] == given_again_ms == sixth
     assert [later / given_ms[0] for later in given_ms] == pytest.approx([1, 2, 4, 8, 8, 8], rel=0.05)
+
+
+def test_what_came_together_is_read_in_its_order() -> None:
+    """The answer frees the slot that the offer behind it takes; the other way round it would be handed back."""
+    played = Played(slots=1)
+    played.open()
+    played.offer("flight", 7, start=ON_ACCEPT)
+    answer = wire.ReportAnswer(attempt=ref("flight", 7), result=wire.REPORT_RESULT_CANCELLED)
+    responses = [
+        wire.WorkResponse(answers=wire.ReportAnswers(answers=[answer])),
+        wire.WorkResponse(offers=wire.Offers(offers=[offer("hotel", 8)])),
+    ]
+    together = wire.WorkResponse(together=wire.Together(responses=responses))
+    played.session.received(played.now_ms, together)
+
+    assert played.out() == ["start hotel#8"]
+    assert [key.step_id for key in played.session.held] == ["hotel"]
+
+
+def test_heartbeat_answered_beside_an_offer_lets_it_start() -> None:
+    """Each is read as if it had come alone: an offer behind the answer that renews the lease is under that lease."""
+    played = Played()
+    played.open()
+    played.passes(TTL_MS // 6, acknowledged=False)
+    heartbeat = played.heartbeats[-1]
+    played.now_ms += TTL_MS - TTL_MS // 6
+    responses = [
+        wire.WorkResponse(heartbeat=wire.HeartbeatAnswer(number=heartbeat.number)),
+        wire.WorkResponse(offers=wire.Offers(offers=[offer("flight", 7)])),
+    ]
+    together = wire.WorkResponse(together=wire.Together(responses=responses))
+    played.session.received(played.now_ms, together)
+
+    assert played.out() == ["start flight#7"]
+
+
+def test_hello_says_that_the_agent_reads_what_comes_together() -> None:
+    """Else a node sends each message alone."""
+    played = Played()
+    played.connect()
+    played.out()
+
+    assert played.messages[-1].hello.reads_together
 
 
 def test_message_of_a_newer_protocol_is_passed_over() -> None:

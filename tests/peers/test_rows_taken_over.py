@@ -34,6 +34,7 @@ async def stream_at(node: Node) -> AgentStream:
         config=node.config,
         counters=node.counters,
         all_unanswered=Unanswered(),
+        joins=False,
     )
     node.sessions.register(stream)
     return stream
@@ -132,8 +133,9 @@ async def test_session_that_went_elsewhere_before_its_stream_began() -> None:
         session = await opened(node)
         newer = await opened(cluster["n1"])
         await until(lambda: node.shard.standing.head.sequence == cluster.log.head.sequence)
+        hello = agent_service_pb2.Hello(session_id="s" * 8)
         with pytest.raises(Refused) as refused:
-            await node.sessions._follow(cast("Any", Line()), "s" * 8, session)
+            await node.sessions._follow(cast("Any", Line()), hello, session)
 
         assert newer.generation > session.generation
         assert refused.value.rejection.reason is Reason.SESSION_ENDED

@@ -261,6 +261,7 @@ UNBOUNDED: dict[str, str] = {
     "held_digest": "any number; another than ours asks for the whole list",
     "busy_slots": "only compared with the session's slots",
     "held_is_complete": "both values mean something",
+    "reads_together": "both values mean something",
     "undone": "both values mean something",
     "token": "one that is not the attempt's is stale",
     "drain": "empty",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from stepward.server.agent_stream import AgentStream, Unanswered
+from stepward.server.agent_stream import JOINED_BYTES_MAX, AgentStream, Unanswered
 from stepward.server.clock import ManualClock
 from stepward.server.config import NodeConfig
 from stepward.server.core.commands import AttemptsReported, SessionOpened, SessionRenewed
@@ -81,6 +81,7 @@ class ScriptedContext:
     def __init__(self, *messages: agent_service_pb2.WorkRequest) -> None:
         self._messages = [message.SerializeToString() for message in messages]
         self.read_so_far = 0
+        self.written: list[agent_service_pb2.WorkResponse] = []
 
     async def read(self) -> object:
         if self.read_so_far == len(self._messages):
@@ -91,12 +92,18 @@ class ScriptedContext:
     async def send_initial_metadata(self, metadata: object) -> None:
         """Taken at once."""
 
-    async def write(self, message: object) -> None:
+    async def write(self, message: agent_service_pb2.WorkResponse) -> None:
         """Taken at once."""
+        self.written.append(message)
 
 
 def stream_on(
-    shard: LeadingShard, *, generation: int = 1, all_unanswered: Unanswered | None = None, **config: int
+    shard: LeadingShard,
+    *,
+    generation: int = 1,
+    all_unanswered: Unanswered | None = None,
+    joins: bool = False,
+    **config: int,
 ) -> AgentStream:
     return AgentStream(
         SESSION,
@@ -107,6 +114,7 @@ def stream_on(
         config=NodeConfig(data=Path(), **config),  # type: ignore[arg-type]  # bounds, by name
         counters=Counters(),
         all_unanswered=all_unanswered or Unanswered(),
+        joins=joins,
     )
 
 
@@ -199,12 +207,73 @@ async def test_late_heartbeat_is_not_acknowledged(passed_ms: int, answered: int)
         config=NodeConfig(data=Path()),
         counters=Counters(),
         all_unanswered=Unanswered(),
+        joins=False,
     )
     clock.advance(passed_ms)
 
     stream.heartbeat_answered(SessionRenewed(send_held=False), number=1, arrived_ms=5_000)
 
     assert len(stream.queued()) == answered
+
+
+def acknowledged(number: int) -> agent_service_pb2.WorkResponse:
+    return agent_service_pb2.WorkResponse(heartbeat=agent_service_pb2.HeartbeatAnswer(number=number))
+
+
+async def written_of(stream: AgentStream, *sizes: int) -> list[list[int]]:
+    """The numbers of messages of such sizes that are queued at once, as they are written: those of one in one list."""
+    for number, size_bytes in enumerate(sizes, 1):
+        stream.send(acknowledged(number), size_bytes=size_bytes)
+    context = ScriptedContext()
+    running = await reads_until_it_waits(stream, context)
+    running.cancel()
+    return [
+        [one.heartbeat.number for one in message.together.responses] or [message.heartbeat.number]
+        for message in context.written
+    ]
+
+
+@pytest.mark.parametrize(
+    ("joins", "sizes", "written"),
+    [
+        # What waits leaves as one message, in its order.
+        (True, (128, 512, 128), [[1, 2, 3]]),
+        # To an agent that does not say that it reads that, as ever.
+        (False, (128, 512, 128), [[1], [2], [3]]),
+        # One alone needs no wrapping.
+        (True, (128,), [[1]]),
+        # Up to the bound, and not one byte past it.
+        (True, (JOINED_BYTES_MAX - 128, 128), [[1, 2]]),
+        (True, (JOINED_BYTES_MAX - 128, 129, 128), [[1], [2, 3]]),
+        # One that is larger by itself still goes.
+        (True, (JOINED_BYTES_MAX * 2, 128), [[1], [2]]),
+    ],
+)
+async def test_what_waits_leaves_as_one_message(joins: bool, sizes: tuple[int, ...], written: list[list[int]]) -> None:
+    """Each write costs the node and the agent as much as most of what it carries."""
+    stream = stream_on(LeadingShard(), joins=joins)
+
+    assert await written_of(stream, *sizes) == written
+
+
+async def test_room_of_what_was_joined_is_free_again() -> None:
+    """What has left does not count as waiting."""
+    stream = stream_on(LeadingShard(), joins=True, stream_bytes_waiting_max=1_000)
+    await written_of(stream, 400, 400)
+
+    stream.send(acknowledged(3), size_bytes=1_000)
+
+    assert stream.ending is None
+    assert len(stream.queued()) == 1
+
+
+async def test_welcome_stands_alone() -> None:
+    """Whatever waits behind it: every agent knows its stream by that message."""
+    stream = stream_on(LeadingShard(), joins=True)
+    stream.send_welcome("n1", ())
+    written = await written_of(stream, 128, 128)
+
+    assert written == [[0], [1, 2]]
 
 
 @contextlib.asynccontextmanager

@@ -84,6 +84,7 @@ class AgentStreams:
             config=_CONFIG,
             counters=self._counters,
             all_unanswered=self._unanswered,
+            joins=False,
         )
         self._by_connection[connection] = stream
         self._register(stream)

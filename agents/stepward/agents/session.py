@@ -147,6 +147,7 @@ class Session:
             name=profile.name,
             library=profile.library,
             generation=self._generation,
+            reads_together=True,
         )
         self._messages = [wire.WorkRequest(hello=hello)]
         self._hello_at_ms = now_ms
@@ -200,6 +201,9 @@ class Session:
                 self._heartbeat_answered(now_ms, response.heartbeat)
             case "redirect":
                 self._change_node("the node is going down", tuple(response.redirect.addresses))
+            case "together":
+                for one in response.together.responses:
+                    self.received(now_ms, one)
             case _:
                 # Of a newer protocol, which must work without being understood.
                 pass

@@ -178,6 +178,7 @@ class WorkResponse(_message.Message):
     ANSWERS_FIELD_NUMBER: _builtins.int
     HEARTBEAT_FIELD_NUMBER: _builtins.int
     REDIRECT_FIELD_NUMBER: _builtins.int
+    TOGETHER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome:
         """First on every stream."""
@@ -202,6 +203,10 @@ class WorkResponse(_message.Message):
     def redirect(self) -> Global___Redirect:
         """The node is going down: say hello to another one. The session stays."""
 
+    @_builtins.property
+    def together(self) -> Global___Together:
+        """Several of the others at once. Only for agents whose hello says that they read it."""
+
     def __init__(
         self,
         *,
@@ -211,16 +216,41 @@ class WorkResponse(_message.Message):
         answers: Global___ReportAnswers | None = ...,
         heartbeat: Global___HeartbeatAnswer | None = ...,
         redirect: Global___Redirect | None = ...,
+        together: Global___Together | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers", "cancels", b"cancels", "heartbeat", b"heartbeat", "message", b"message", "offers", b"offers", "redirect", b"redirect", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers", "cancels", b"cancels", "heartbeat", b"heartbeat", "message", b"message", "offers", b"offers", "redirect", b"redirect", "together", b"together", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers", "cancels", b"cancels", "heartbeat", b"heartbeat", "message", b"message", "offers", b"offers", "redirect", b"redirect", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers", "cancels", b"cancels", "heartbeat", b"heartbeat", "message", b"message", "offers", b"offers", "redirect", b"redirect", "together", b"together", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "offers", "cancels", "answers", "heartbeat", "redirect"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "offers", "cancels", "answers", "heartbeat", "redirect", "together"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
 Global___WorkResponse: _TypeAlias = WorkResponse  # noqa: Y015
+
+@_typing.final
+class Together(_message.Message):
+    """What waited for a stream at one moment, such as the answers and the offers of one batch."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESPONSES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def responses(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkResponse]:
+        """To be read in this order, each as if it had come alone. Never a welcome, nor another of these."""
+
+    def __init__(
+        self,
+        *,
+        responses: _abc.Iterable[Global___WorkResponse] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["responses", b"responses"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Together: _TypeAlias = Together  # noqa: Y015
 
 @_typing.final
 class Hello(_message.Message):
@@ -238,6 +268,7 @@ class Hello(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     LIBRARY_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
+    READS_TOGETHER_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """Version of this protocol that the agent speaks: 1."""
     session_id: _builtins.str
@@ -256,6 +287,8 @@ class Hello(_message.Message):
     """Generation of the newest welcome of this session; 0 when there was none. A session that was welcomed before and is
     over is answered SESSION_ENDED instead of being made anew under the same id.
     """
+    reads_together: _builtins.bool
+    """True when the agent reads `WorkResponse.together`: each message costs both sides as much as what it carries."""
     @_builtins.property
     def actions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Actions that it can run: 1 to 1000."""
@@ -277,10 +310,11 @@ class Hello(_message.Message):
         name: _builtins.str = ...,
         library: _builtins.str = ...,
         generation: _builtins.int = ...,
+        reads_together: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["actions", b"actions", "generation", b"generation", "held", b"held", "library", b"library", "name", b"name", "namespace", b"namespace", "protocol_version", b"protocol_version", "queue", b"queue", "session_id", b"session_id", "slots", b"slots"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actions", b"actions", "generation", b"generation", "held", b"held", "library", b"library", "name", b"name", "namespace", b"namespace", "protocol_version", b"protocol_version", "queue", b"queue", "reads_together", b"reads_together", "session_id", b"session_id", "slots", b"slots"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 # After a stream was told to end, so long may what stands in its queue take to be sent.
 _LAST_WORDS_MS_MAX: Final = 1_000
 _ANSWER_BYTES: Final = 128
+# Messages are joined up to this size, as offers are, so that agents which were told of no limit can read them.
+JOINED_BYTES_MAX: Final = deliveries.OFFERS_BYTES_MAX
 
 # Answers that say that this node cannot serve the session any more, whatever it does.
 _STREAM_ENDS: Final = frozenset(
@@ -65,7 +67,9 @@ class AgentStream:
         config: NodeConfig,
         counters: Counters,
         all_unanswered: Unanswered,
+        joins: bool,
     ) -> None:
+        """`joins`: its agent reads several messages as one."""
         self.session_id = session_id
         self.generation = opened.generation
         self.ttl_ms = opened.ttl_ms
@@ -74,6 +78,7 @@ class AgentStream:
         self._limits = limits
         self._config = config
         self._counters = counters
+        self._joins = joins
         self._outgoing: deque[_Outgoing] = deque()
         self._outgoing_bytes = 0
         self._something_to_do = asyncio.Event()
@@ -167,9 +172,27 @@ class AgentStream:
 
     async def _write_queued(self, context: Context) -> None:
         while self._outgoing:
-            message, size_bytes = self._outgoing.popleft()
-            self._outgoing_bytes -= size_bytes
-            await context.write(message)
+            await context.write(self._next())
+
+    def _next(self) -> pb.WorkResponse:
+        """The oldest message that waits, joined with those behind it that fit, if the agent reads that.
+
+        A write costs more than most of what it carries. What one batch has for a stream is queued before the writer
+        runs, so it leaves as one message; and the slower an agent reads, the more is joined.
+        """
+        outgoing = self._outgoing
+        first, size_bytes = outgoing.popleft()
+        # The contract's first message stands alone, so that every agent knows how to begin.
+        if self._joins and outgoing and not first.HasField("welcome"):
+            joined = [first]
+            while outgoing and size_bytes + outgoing[0].size_bytes <= JOINED_BYTES_MAX:
+                message, added_bytes = outgoing.popleft()
+                joined.append(message)
+                size_bytes += added_bytes
+            if len(joined) > 1:
+                first = pb.WorkResponse(together=pb.Together(responses=joined))
+        self._outgoing_bytes -= size_bytes
+        return first
 
     # Inwards.
 

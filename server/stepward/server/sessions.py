@@ -89,7 +89,7 @@ class Sessions:
         try:
             hello = await self._hello(context)
             opened = await self._open(hello)
-            await self._follow(context, hello.session_id, opened)
+            await self._follow(context, hello, opened)
         finally:
             self._count -= 1
 
@@ -119,8 +119,9 @@ class Sessions:
         ticket = session_binding.OpenTicket(asyncio.get_running_loop().create_future(), unwanted)
         return await session_binding.opened(self._shard, command, ticket)
 
-    async def _follow(self, context: Context, session_id: str, opened: SessionOpened) -> None:
+    async def _follow(self, context: Context, hello: pb.Hello, opened: SessionOpened) -> None:
         """Welcome the agent, send what is open, and follow until the stream ends."""
+        session_id = hello.session_id
         stream = AgentStream(
             session_id,
             opened,
@@ -130,6 +131,7 @@ class Sessions:
             config=self._config,
             counters=self._counters,
             all_unanswered=self._unanswered,
+            joins=hello.reads_together,
         )
         # From here to the first await nothing can be applied: what is not in the rows now will be followed.
         self.register(stream)
