@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -359,7 +359,7 @@ async def test_handler_that_held_the_interpreter_is_named_also_when_it_is_the_fi
     """Whether its end is heard before the next tick is chance."""
     held = threading.Event()
 
-    def woke(watch: StallWatch, now_ms: int, *, cpu_ms: int, ttl_ms: int) -> str:
+    def woke(watch: StallWatch, now_ms: int, *, cpu_ms: Callable[[], int], ttl_ms: int) -> str:
         was_held = held.is_set()
         held.clear()
         return "for_ms=9000" if was_held else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 
@@ -104,6 +105,17 @@ def test_heartbeat_without_details_is_a_mere_sign_of_life() -> None:
     ctx.heartbeat({"percent": 20})
 
     assert said == [b"", b'{"percent":20}']
+
+
+def test_cancel_wakes_all_who_wait_for_it() -> None:
+    """A handler may wait on threads of its own, too."""
+    ctx = context()
+    with ThreadPoolExecutor(4) as threads:
+        waiting = [threads.submit(ctx.wait_cancelled, 60) for _ in range(4)]
+        assert not wait(waiting, timeout=0.05).done
+        ctx.cancel(StopReason.JOB_ENDING)
+
+        assert all(one.result(5) for one in waiting)
 
 
 async def test_lost_lease_can_be_awaited() -> None:

@@ -132,9 +132,23 @@ def test_lag_is_noticed_once_and_its_end_too(caplog: pytest.LogCaptureFixture) -
 def test_stall_is_told_by_its_length(ttl_ms: int, late_ms: int, said: str) -> None:
     watch = StallWatch(tick_ms=50)
 
-    assert watch.woke(1_000, cpu_ms=10, ttl_ms=ttl_ms) == ""
-    assert watch.woke(1_050 + late_ms, cpu_ms=50, ttl_ms=ttl_ms) == said
-    assert watch.woke(1_100 + late_ms, cpu_ms=50, ttl_ms=ttl_ms) == ""
+    assert watch.woke(1_000, cpu_ms=lambda: 10, ttl_ms=ttl_ms) == ""
+    assert watch.woke(1_050 + late_ms, cpu_ms=lambda: 50, ttl_ms=ttl_ms) == said
+    assert watch.woke(1_100 + late_ms, cpu_ms=lambda: 50, ttl_ms=ttl_ms) == ""
+
+
+def test_processor_time_is_asked_once_a_tick() -> None:
+    """Each handler's end looks for a stall, and the kernel sums up all threads for the answer."""
+    watch, asked = StallWatch(tick_ms=50), []
+
+    def cpu_ms() -> int:
+        asked.append(1)
+        return len(asked)
+
+    for now_ms in range(1_000, 1_100):
+        assert watch.woke(now_ms, cpu_ms=cpu_ms, ttl_ms=9_000) == ""
+
+    assert len(asked) == 2
 
 
 def test_loop_is_asked_now_and_then() -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
+
+import msgspec
 
 from stepward.agents.stops import StopReason
 from stepward.v1 import agent_service_pb2 as wire
@@ -49,8 +50,7 @@ class Phase(StrEnum):
     """Its handler runs."""
 
 
-@dataclass(slots=True)
-class Attempt:
+class Attempt(msgspec.Struct):
     """One attempt that takes a slot."""
 
     key: AttemptKey

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, MutableMapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -22,11 +21,13 @@ from stepward.v1 import agent_service_pb2 as wire
 # The contract's bound of Progress.details.
 PROGRESS_BYTES_MAX: Final = 4_096
 
+# A handler may wait on threads of its own, too: all wait for the same.
+_MAKING_STOP: Final = threading.Lock()
+
 _LOG = logging.getLogger("stepward.agents.handler")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AttemptFacts:
+class AttemptFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What the cluster said about one attempt when it offered it."""
 
     job_id: str
@@ -42,10 +43,11 @@ class AttemptFacts:
 
     @classmethod
     def of(cls, offer: wire.Offer, deadline_ms: int) -> AttemptFacts:
+        attempt = offer.attempt
         return cls(
-            job_id=offer.attempt.job_id,
-            step_id=offer.attempt.step_id,
-            token=offer.attempt.token,
+            job_id=attempt.job_id,
+            step_id=attempt.step_id,
+            token=attempt.token,
             idempotency_key=offer.idempotency_key,
             attempt=offer.attempt_number,
             definition_name=offer.definition_name,
@@ -96,7 +98,8 @@ class Context:
         self._loop = loop
         self._reason: StopReason | None = None
         self._reason_seen = False
-        self._stop = threading.Event()
+        # Made when a handler first waits: it costs more than the rest of a context, and few wait.
+        self._stop: threading.Event | None = None
         self._lease_lost = False
         self._lease_waiters: set[asyncio.Event] = set()
 
@@ -185,7 +188,11 @@ class Context:
 
     def wait_cancelled(self, timeout_seconds: float) -> bool:
         """Sleep, in a handler on a thread, but wake at once when the attempt is to stop. Returns `cancelled`."""
-        self._stop.wait(timeout_seconds)
+        with _MAKING_STOP:
+            stop = self._stop = self._stop or threading.Event()
+        # It is there before the reason is looked at, and `cancel` looks for it after it has given one.
+        if self._reason is None:
+            stop.wait(timeout_seconds)
         return self.cancelled
 
     @property
@@ -243,7 +250,8 @@ class Context:
         """Tell the handler to stop; called by the agent. The first reason stays."""
         if self._reason is None:
             self._reason = reason
-        self._stop.set()
+        if self._stop is not None:
+            self._stop.set()
 
     def interrupted(self) -> None:
         """Note that a CancelledError was thrown into the handler; called by the agent."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from stepward.agents.attempts import AttemptKey
 from stepward.agents.stops import StopReason
 from stepward.v1 import agent_service_pb2 as wire
 
 
-@dataclass(frozen=True, slots=True)
-class StartHandler:
+class StartHandler(msgspec.Struct, frozen=True):
     """Start the handler of an offer, now."""
 
     key: AttemptKey

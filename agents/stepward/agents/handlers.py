@@ -160,7 +160,7 @@ class Handlers:
 
     def _start_tasks(self, runs: list[_Run]) -> None:
         for run in runs:
-            run.task = self._loop.create_task(_call(run), name="/".join(map(str, run.key)))
+            run.task = self._loop.create_task(_call(run), name=f"{run.key.job_id}/{run.key.step_id}/{run.key.token}")
             run.task.add_done_callback(partial(self._task_ended, run))
 
     def _task_ended(self, run: _Run, task: asyncio.Task[Any]) -> None:

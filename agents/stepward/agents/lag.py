@@ -61,19 +61,21 @@ class StallWatch:
         self._woke_at_ms: int | None = None
         self._cpu_ms = 0
 
-    def woke(self, now_ms: int, *, cpu_ms: int, ttl_ms: int) -> str:
+    def woke(self, now_ms: int, *, cpu_ms: Callable[[], int], ttl_ms: int) -> str:
         """The thread is awake. Says how long it was not, if that was too long; else nothing.
 
         Args:
             now_ms: On the steady clock.
-            cpu_ms: What this process has computed in all.
+            cpu_ms: What this process has computed in all. Dear to ask, so it is asked once in a tick at most.
             ttl_ms: A sixth of it, the time between two heartbeats, is what an agent may be late. 0: not known.
         """
-        before_ms, self._woke_at_ms = self._woke_at_ms, now_ms
-        before_cpu_ms, self._cpu_ms = self._cpu_ms, cpu_ms
+        before_ms, before_cpu_ms = self._woke_at_ms, self._cpu_ms
+        if before_ms is not None and now_ms - before_ms < self._tick_ms:
+            return ""
+        self._woke_at_ms, self._cpu_ms = now_ms, cpu_ms()
         if before_ms is None:
             return ""
         late_ms = now_ms - before_ms - self._tick_ms
         if late_ms <= (ttl_ms // 6 or LAG_MS_MAX):
             return ""
-        return f"for_ms={late_ms} cpu_ms={cpu_ms - before_cpu_ms} ttl_ms={ttl_ms}"
+        return f"for_ms={late_ms} cpu_ms={self._cpu_ms - before_cpu_ms} ttl_ms={ttl_ms}"

@@ -7,6 +7,7 @@ token behind as a mark, below which nothing is claimed and nothing is started.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from enum import Enum
 from typing import Final
 
@@ -29,7 +30,8 @@ class Memory:
 
     def __init__(self, remembered_max: int = REMEMBERED_MAX) -> None:
         self._remembered_max = remembered_max
-        self._past: dict[AttemptKey, Past] = {}
+        # A plain dict would step over all that was removed from its front to find the oldest.
+        self._past: OrderedDict[AttemptKey, Past] = OrderedDict()
         self._forgotten_token: dict[str, int] = {}
         """By shard, the highest token that was forgotten."""
 
@@ -38,8 +40,7 @@ class Memory:
         if self._past.get(key) is not Past.STARTED:
             self._past[key] = past
         if len(self._past) > self._remembered_max:
-            oldest = next(iter(self._past))
-            del self._past[oldest]
+            oldest, _ = self._past.popitem(last=False)
             self._forgotten_token[oldest.shard] = max(oldest.token, self._forgotten_token.get(oldest.shard, 0))
 
     def recall(self, key: AttemptKey) -> Past | None:

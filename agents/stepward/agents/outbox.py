@@ -8,8 +8,9 @@ rests here for a while and is sent again.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Final
+
+import msgspec
 
 from stepward.agents.attempts import AttemptKey
 from stepward.v1 import agent_service_pb2 as wire
@@ -31,8 +32,7 @@ REPEATS_MAX: Final = 8
 PRELUDES: Final = frozenset({"accepted", "started"})
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
+class Pending(msgspec.Struct, frozen=True):
     """A report that waits."""
 
     key: AttemptKey
@@ -108,7 +108,7 @@ class Outbox:
         if pending.repeats >= REPEATS_MAX:
             return False
         due_at_ms = now_ms + min(REST_MS_MAX, REST_INITIAL_MS << pending.repeats)
-        again = replace(pending, repeats=pending.repeats + 1)
+        again = msgspec.structs.replace(pending, repeats=pending.repeats + 1)
         self._resting[pending.key, pending.event] = (due_at_ms, again)
         return True
 

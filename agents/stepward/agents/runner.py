@@ -228,8 +228,7 @@ class Runner:
     def _tell_stall(self, now_ms: int) -> None:
         """Say that this thread stood still, before what follows from it: the log reads in the order of causes."""
         assert self._handlers is not None
-        cpu_ms = time.process_time_ns() // 1_000_000
-        stalled = self._stall.woke(now_ms, cpu_ms=cpu_ms, ttl_ms=self._session.ttl_ms)
+        stalled = self._stall.woke(now_ms, cpu_ms=_cpu_ms, ttl_ms=self._session.ttl_ms)
         if stalled:
             _log.warning(
                 "interpreter_blocked %s lease=%s handlers=%s: no heartbeat was sent meanwhile. One of these handlers "
@@ -307,3 +306,8 @@ class Runner:
         self._finished.set()
         if self._connection is not None:
             self._connection.close()
+
+
+def _cpu_ms() -> int:
+    """What this process has computed."""
+    return time.process_time_ns() // 1_000_000
