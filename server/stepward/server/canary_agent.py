@@ -86,8 +86,8 @@ class CanaryAgent:
         """Begin when a canary is ready."""
         if self._work is not None or self._stopped:
             return
-        ready = applied.keys_by_kind.get(keys.READY[0], ())
-        if any(key.startswith(_LANE) and applied.rows[key] is not None for key in ready):
+        ready = applied.rows_by_kind.get(keys.READY[0], ())
+        if any(row is not None and key.startswith(_LANE) for key, row in ready):
             self._begin()
 
     def _begin(self) -> None:

@@ -50,8 +50,7 @@ def changed(
     node that decoded all of it would do for nothing what its agents and callers are a part of.
     """
     for kind in kinds:
-        for key in applied.keys_by_kind.get(kind, ()):
+        for key, row in applied.rows_by_kind.get(kind, ()):
             if is_wanted is not None and not is_wanted(key):
                 continue
-            row = applied.rows[key]
             yield key, keys.decode_row(key, row) if isinstance(row, bytes) else row

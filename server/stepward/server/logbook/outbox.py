@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -130,21 +131,20 @@ class Applied:
     deletes: Sequence[bytes]
 
     @cached_property
-    def rows(self) -> Mapping[bytes, Row | bytes | None]:
-        """All that the batch put and deleted (None); in bytes when it came from elsewhere."""
-        if self.changes is not None:
-            return self.changes
-        return {**dict(self.puts), **dict.fromkeys(self.deletes)}
-
-    @cached_property
-    def keys_by_kind(self) -> Mapping[int, list[bytes]]:
-        """Keys of what the batch put and deleted, by their first byte.
+    def rows_by_kind(self) -> Mapping[int, list[tuple[bytes, Row | bytes | None]]]:
+        """What the batch put and deleted (None), by the first byte of the key; in bytes when it came from elsewhere.
 
         Told once for all who follow batches: each of them wants a few kinds of row, and a batch may have thousands.
         """
-        found: dict[int, list[bytes]] = {}
-        for key in self.rows:
-            found.setdefault(key[0], []).append(key)
+        found: defaultdict[int, list[tuple[bytes, Row | bytes | None]]] = defaultdict(list)
+        if self.changes is not None:
+            for change in self.changes.items():
+                found[change[0][0]].append(change)
+            return found
+        for put in self.puts:
+            found[put[0][0]].append(put)
+        for key in self.deletes:
+            found[key[0]].append((key, None))
         return found
 
 
