@@ -28,7 +28,7 @@ from stepward.server.store import facts
 from stepward.server.store.memory import MemoryStore
 from tests.logbook import toy
 from tests.logbook.toy import Add, Ask, Counted, answers, at, proposals, reasons
-from tests.store.logged import logged
+from tests.store.logged import abandon, logged
 
 
 def elected(replica: toy.PeeredReplica | None = None, *, from_ms: int = 0) -> toy.PeeredReplica:
@@ -131,7 +131,7 @@ def test_rows_of_a_step_are_shown_before_its_flush_only_where_a_majority_has_the
     replica = leading(store=logged(tmp_path / "with a peer"))
     replica.step(at(730), proposals(Add()))
     replica.peer.acknowledge()
-    replica.begin(at(740), replica.peer.letters)
+    replica.begin(at(740), [*replica.peer.letters, *proposals(Add())])
     flush = replica.flush_apart()
 
     assert flush is not None
@@ -149,6 +149,27 @@ def test_rows_of_a_step_are_shown_before_its_flush_only_where_a_majority_has_the
     assert alone.flush_apart() is None
     alone.finish()
     alone.close()
+
+
+def test_what_is_only_applied_waits_for_no_flush(tmp_path: Path) -> None:
+    """The entry is on the disks of a majority; whoever loses its rows applies it again."""
+    replica = leading(store=logged(tmp_path))
+    replica.step(at(730), proposals(Add()))
+    replica.peer.acknowledge()
+    replica.begin(at(740), replica.peer.letters)
+
+    assert replica.flush_apart() is None
+    outbox = replica.finish()
+    assert answers(outbox) == {0: Counted(1, 2)}
+    assert len(outbox.applied) == 1
+    abandon(replica._store)  # type: ignore[arg-type]  # `logged` made it
+
+    found = logged(tmp_path)
+    again = toy.start(found)
+    with again.committed() as shown:
+        assert toy.count(shown) == 0
+    assert facts.read_applied(found)[0] < again._journal.last_index
+    again.close()
 
 
 def test_rows_are_not_kept_over_a_step() -> None:

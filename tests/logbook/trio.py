@@ -2,6 +2,7 @@
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from random import Random
 from typing import Any
 
@@ -81,6 +82,8 @@ class Trio:
         self.answers: dict[object, Answered] = {}
         self.answered_ms: dict[object, int] = {}
         self.applied: dict[str, list[Applied]] = {node_id: [] for node_id in IDS}
+        # How many of those each start found.
+        self._starts: dict[str, list[int]] = {node_id: [] for node_id in IDS}
         # By epoch: which nodes ever said that they lead it.
         self.leaders: dict[int, set[str]] = defaultdict(set)
         self._asked = 0
@@ -96,6 +99,7 @@ class Trio:
         """Let a node start on what its disk holds."""
         machine = self.machines[node_id]
         assert machine.replica is None
+        self._starts[node_id].append(len(self.applied[node_id]))
         machine.replica = Replica(
             store=machine.store,
             identity=open_identity(machine.store),
@@ -139,6 +143,11 @@ class Trio:
         replica = self.machines[node_id].replica
         assert replica is not None
         return replica
+
+    def applied_by_life(self, node_id: str) -> list[list[Applied]]:
+        """What a node has applied, from each of its starts to the next."""
+        starts = self._starts[node_id]
+        return [self.applied[node_id][begin:end] for begin, end in zip_longest(starts, starts[1:])]
 
     # Network.
 

@@ -165,7 +165,7 @@ class PageStore(MemoryStore):
         for run in self._chain:
             for space, changes in zip(self._spaces(), self._read(run), strict=True):
                 space.pending.update(changes)
-        super().commit()
+        self._keep()
         self._keep_what_was_found()
 
     def _keep_what_was_found(self) -> None:
@@ -188,7 +188,7 @@ class PageStore(MemoryStore):
 
     @override
     def commit(self) -> None:
-        if not any(space.pending for space in self._spaces()):
+        if not self._dirty:
             return
         if len(self._chain) < _FULL_EVERY:
             self._write([space.pending for space in self._spaces()])

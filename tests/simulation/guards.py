@@ -101,7 +101,6 @@ OTHERS: Final[dict[str, tuple[Patch, ...]]] = {
 # The first seed of a run without a guard. Where one storm in a hundred shows it, the run begins near one that does.
 FIRST: Final = 3_000
 FIRST_OF: Final[dict[str, int]] = {
-    "an old token changes nothing": 3_110,
     "only new entries are taken over": 3_060,
     "rows are as old as the question about them": 3_030,
 }
@@ -115,8 +114,8 @@ SEEN: Final[dict[str, int]] = {
     "only new entries are taken over": 30,
     "a wiped node is in quarantine": 30,
     "pre-vote": 20,
-    "committed at the start is what is applied": 3,
-    "a transfer passes those who hear the leader": 3,
+    "committed at the start is what is applied": 30,
+    "a transfer passes those who hear the leader": 15,
     "a disk flushes when it is told to": 3,
     "the lease counts from when a message was sent": 40,
     "answers that change nothing wait for the lease": 80,

@@ -18,7 +18,7 @@ from stepward.server.core.rows import Session
 from tests.simulation.clocks import DRIFT_MAX, WALL_ERROR_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Mapping
 
     from stepward.server.core.reader import Reader
     from stepward.server.core.rows import Head
@@ -56,7 +56,10 @@ class ViolationError(AssertionError):
 
 
 class Promise(NamedTuple):
-    """What a node has shown to others, so that it may not forget it, whatever happens to it but a wipe."""
+    """What a node has shown to others, so that it may not forget it, whatever happens to it but a wipe.
+
+    It need not be in its rows when it has started, but then in its journal.
+    """
 
     sequence: int = 0
     term: int = 0
@@ -79,6 +82,8 @@ class Oracle:
         self._known: list[tuple[int, int]] = [(0, 0)]
         self.counts: Counter[str] = Counter()
         self.promises: dict[str, Promise] = {}
+        # By node: what its rows have held since it started.
+        self._held: dict[str, int] = {}
         self._hashes: dict[int, bytes] = {}
         self._leaders: dict[int, str] = {}
         self._epochs: dict[int, str] = {}
@@ -102,15 +107,17 @@ class Oracle:
 
     # Replicas.
 
-    def started(self, node_id: str, standing: Standing) -> None:
-        """A node reads its disk."""
-        self._keep_promise(node_id, standing)
+    def started(self, node_id: str, standing: Standing, unapplied: Mapping[int, bytes]) -> None:
+        """A node reads its disk. `unapplied`: the hashes of batches that its journal holds behind its rows."""
+        sequence, term = self.promises.setdefault(node_id, Promise())
+        has_batch = standing.head.sequence >= sequence or unapplied.get(sequence) == self._hashes[sequence]
+        if not has_batch or standing.term < term:
+            self._forgotten(node_id, standing)
+        self._held[node_id] = standing.head.sequence
         self._see_head(node_id, standing)
 
-    def _keep_promise(self, node_id: str, standing: Standing) -> None:
-        promise = self.promises.setdefault(node_id, Promise())
-        if standing.head.sequence < promise.sequence or standing.term < promise.term:
-            self.red("forgotten", f"{node_id} showed {promise} and is at {short(standing)}")
+    def _forgotten(self, node_id: str, standing: Standing) -> None:
+        self.red("forgotten", f"{node_id} showed {self.promises[node_id]} and is at {short(standing)}")
 
     def wiped(self, node_id: str) -> None:
         """A node has lost its disk, and may know nothing."""
@@ -118,8 +125,11 @@ class Oracle:
 
     def stepped(self, node_id: str, standing: Standing) -> None:
         """A step of a replica is over, and its outbox leaves."""
-        self._keep_promise(node_id, standing)
-        self.promises[node_id] = Promise(standing.head.sequence, standing.term)
+        sequence, term = self.promises.setdefault(node_id, Promise())
+        if standing.head.sequence < self._held.get(node_id, 0) or standing.term < term:
+            self._forgotten(node_id, standing)
+        self._held[node_id] = standing.head.sequence
+        self.promises[node_id] = Promise(max(sequence, standing.head.sequence), standing.term)
         followed = self._hashes.get(standing.head.sequence) == standing.head.hash
         self._see_head(node_id, standing)
         if standing.leader_id == node_id and self._leaders.setdefault(standing.term, node_id) != node_id:

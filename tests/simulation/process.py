@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from stepward.server.core.decide import Decision, decide
+from stepward.server.logbook import batch as batches
+from stepward.server.logbook.frames import REGULAR
 from stepward.server.logbook.identity import open_identity
 from stepward.server.logbook.outbox import (
     Applied,
@@ -32,7 +34,7 @@ from tests.simulation.fetching import Fetching
 from tests.simulation.forwarding import Forwarding
 from tests.simulation.freshness import Freshness
 from tests.simulation.network import KEEPALIVE_US
-from tests.simulation.oracle import Promise, short
+from tests.simulation.oracle import short
 from tests.simulation.supervision import Supervision
 
 if TYPE_CHECKING:
@@ -99,7 +101,7 @@ class Process:
         self.agent_streams = AgentStreams(self)
         self.supervision = Supervision(self)
         self.fetching = Fetching(self)
-        self.oracle.started(self.name, self.standing)
+        self.oracle.started(self.name, self.standing, self._unapplied())
         with self.committed() as reader:
             self.oracle.found(reader)
         world.network.attach(self)
@@ -129,6 +131,13 @@ class Process:
 
     def _now(self) -> Instant:
         return Instant(self.clock.steady_ms(), self.clock.wall_ms())
+
+    def _unapplied(self) -> dict[int, bytes]:
+        """Hashes of the batches that its journal holds behind its rows, by sequence."""
+        journal = self.replica._journal
+        commands = [entry.command for entry in journal.between(journal.applied + 1, journal.last_index + 1)]
+        encoded = [command[len(REGULAR) :] for command in commands if command.startswith(REGULAR)]
+        return {batches.decode(content).sequence: batches.hash_of(content) for content in encoded}
 
     # Life.
 
@@ -372,11 +381,6 @@ class Process:
             reply.answered(found, self.standing.head.sequence)
         else:
             self.forwarding.read(what, reply)
-
-    @property
-    def promise(self) -> Promise:
-        """What it has shown."""
-        return Promise(self.standing.head.sequence, self.standing.term)
 
 
 class _Reply:

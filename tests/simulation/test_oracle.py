@@ -81,12 +81,22 @@ def two_epochs(oracle: Oracle) -> None:
 
 def forgotten(oracle: Oracle) -> None:
     oracle.stepped("n1", standing(7))
-    oracle.started("n1", standing(6))
+    oracle.started("n1", standing(6), {})
+
+
+def forgotten_in_the_journal(oracle: Oracle) -> None:
+    oracle.stepped("n1", standing(7))
+    oracle.started("n1", standing(6), {7: b"other"})
+
+
+def forgotten_while_it_runs(oracle: Oracle) -> None:
+    oracle.stepped("n1", standing(7))
+    oracle.stepped("n1", standing(6))
 
 
 def forgotten_term(oracle: Oracle) -> None:
     oracle.stepped("n1", standing(7, term=3))
-    oracle.started("n1", standing(7, term=2))
+    oracle.started("n1", standing(7, term=2), {})
 
 
 def diverged(oracle: Oracle) -> None:
@@ -205,6 +215,8 @@ WRONG: list[tuple[Callable[[Oracle], None], str]] = [
     (two_leaders, "two leaders"),
     (two_epochs, "two epochs"),
     (forgotten, "forgotten"),
+    (forgotten_in_the_journal, "forgotten"),
+    (forgotten_while_it_runs, "forgotten"),
     (forgotten_term, "forgotten"),
     (diverged, "diverged"),
     (lost, "lost"),
@@ -231,6 +243,16 @@ WRONG: list[tuple[Callable[[Oracle], None], str]] = [
 ]
 
 
+def test_node_has_forgotten_nothing_that_its_journal_holds() -> None:
+    """Its rows hold it again when a leader says that it is committed."""
+    oracle = Oracle()
+    oracle.stepped("n1", standing(7))
+    oracle.started("n1", standing(6), {7: standing(7).head.hash})
+    oracle.stepped("n1", standing(6))
+    oracle.stepped("n1", standing(7))
+    oracle.started("n1", standing(7), {})
+
+
 @pytest.mark.parametrize(("history", "kind"), WRONG, ids=lambda value: getattr(value, "__name__", ""))
 def test_wrong_history_is_red(history: Callable[[Oracle], None], kind: str) -> None:
     with pytest.raises(ViolationError) as raised:
@@ -247,14 +269,14 @@ def test_right_history_is_not_red() -> None:
     oracle.stepped("n2", standing(1, leader_id="n1"))
     oracle.stepped("n2", standing(2, term=2, epoch=2, leader_id="n2", leads=True))
     oracle.stepped("n1", standing(2, term=2, epoch=2, leader_id="n2"))
-    oracle.started("n1", standing(2, term=2, epoch=2))
+    oracle.started("n1", standing(2, term=2, epoch=2), {})
     apply(oracle, assigned(1, 1), assigned(2, 2), ended(3))
     apply(oracle, remedied(4, token=2), remedied(5, token=3, serial=2))
     oracle.started_attempt("0-job", "pay", 2)
     oracle.executed("0-job", "pay", Part.ACTION, {1, 2, 3})
     oracle.executed("0-job", "pay", Part.UNDO, {4})
     oracle.wiped("n1")
-    oracle.started("n1", standing(0, term=0, epoch=0, hash_=b"genesis"))
+    oracle.started("n1", standing(0, term=0, epoch=0, hash_=b"genesis"), {})
     oracle.leases([Leased("n2", 2)])
     oracle.at_rest({"n1": standing(5), "n2": standing(5)})
 

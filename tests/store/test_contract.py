@@ -16,6 +16,7 @@ from stepward.server.store.lmdb_store import LmdbStore
 from stepward.server.store.memory import MemoryStore
 from tests.simulation.disk import Device, PageStore
 from tests.store.logged import abandon, logged
+from tests.store.standing import stand
 
 Keys = list[bytes]
 
@@ -415,3 +416,35 @@ def test_commit_of_nothing(store: Store) -> None:
 def test_store_says_what_is_free(store: Store) -> None:
     assert store.free_bytes() > 1 << 20
     assert store.durable
+
+
+def test_what_follows_from_an_entry_is_read_before_anything_flushes_it(store: Store) -> None:
+    """Also by a snapshot and by another node, behind the commit that had nothing to flush; and an install ends it."""
+    stand(store, sequence=3, index=2, term=1)
+    store.put_entry(1, b"1")
+    store.put_entry(2, b"2")
+    store.commit()
+    with store.applying():
+        store.apply([(b"Oa", b"1")], [])
+        store.put_fact(b"f", b"1")
+    store.delete_entries(1, 1)
+    store.commit()
+
+    assert (store.get(b"Oa"), store.fact(b"f"), list(store.entries())) == (b"1", b"1", [(2, b"2")])
+    with store.snapshot() as snapshot:
+        assert (snapshot.get(b"Oa"), list(snapshot.scan(b"O")), snapshot.fact(b"f")) == (b"1", [b"Oa"], b"1")
+    with store.applying():
+        store.apply([(b"Ob", b"2")], [b"Oa"])
+    store.commit()
+    with store.export() as export:
+        assert list(export.chunks(1 << 20)) == [[(b"Ob", b"2")]]
+    with store.applying():
+        store.apply([(b"Oc", b"3")], [])
+    store.commit()
+    incoming = store.incoming()
+    incoming.put([(b"Od", b"4")])
+    incoming.commit()
+    store.install(incoming, facts={}, entries=[])
+    store.put_fact(b"g", b"1")
+    store.commit()
+    assert list(store.scan(b"O")) == [b"Od"]

@@ -41,6 +41,62 @@ def test_what_was_committed_is_there_after_a_kill(tmp_path: Path) -> None:
     store.close()
 
 
+def test_what_follows_from_an_entry_is_flushed_with_what_comes_next(tmp_path: Path) -> None:
+    """By itself it needs nothing of the disk. What a kill takes of it is never more than all of it."""
+    store = logged(tmp_path)
+    put(store, "a")
+    put(store, "b")
+    end_bytes = store._log.end_bytes
+
+    def apply(name: str) -> None:
+        with store.applying():
+            store.apply([(b"O" + name.encode(), b"1")], [])
+            store.put_fact(b"f", name.encode())
+        store.commit()
+
+    apply("c")
+    assert (store.commit_apart(), store._log.end_bytes) == (None, end_bytes)
+    store.put_entry(1, b"1")
+    store.commit()
+    apply("d")
+    store.delete_entries(1, 1)
+    store.commit()
+    assert names(store) == "abcd"
+    abandon(store)
+
+    store = logged(tmp_path)
+    assert (names(store), store.fact(b"f"), list(store.entries())) == ("abc", b"c", [(1, b"1")])
+    # A node that is stopped leaves nothing to do again.
+    put(store, "e")
+    put(store, "g")
+    with store.applying():
+        store.apply([(b"Oh", b"1")], [])
+    store.close()
+    store = LmdbStore(tmp_path)
+    assert names(store) == "abcegh"
+    store.close()
+
+
+def test_nothing_waits_for_the_next_commit_where_there_is_little_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits needs room later."""
+    store = logged(tmp_path)
+    put(store, "a")
+    put(store, "b")
+    monkeypatch.setattr(lmdb_store, "disk_free_bytes", lambda _: FREE_BYTES_LOG_MIN - 1)
+    store.free_bytes()
+    with store.applying():
+        store.apply([(b"Oc", b"1")], [])
+    store.commit()
+    abandon(store)
+
+    monkeypatch.undo()
+    store = LmdbStore(tmp_path)
+    assert names(store) == "abc"
+    store.close()
+
+
 def test_commit_is_one_write_and_one_flush_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In this order, before it returns; the data is not touched."""
     store = logged(tmp_path)

@@ -458,15 +458,13 @@ class Replica:
 
     def _apply(self, index: int, command: bytes) -> None:
         """Write what an entry says. Called by the engine, in order; knows no rule and reads no clock."""
-        match command[:1]:
-            case frames.REGULAR:
+        with self._store.applying():
+            if command.startswith(frames.REGULAR):
                 self._apply_batch(index, command)
-            case frames.NO_OP:
-                pass
-            case kind:
+            elif command != frames.NO_OP:
                 # pysyncobj would unpickle these.
-                raise BatchUnreadable(index, f"its kind is {kind.hex()}")
-        self._journal.mark_applied(index)
+                raise BatchUnreadable(index, f"its kind is {command[:1].hex()}")
+            self._journal.mark_applied(index)
 
     def _apply_batch(self, index: int, command: bytes) -> None:
         flying = self._in_flight

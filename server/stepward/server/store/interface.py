@@ -110,6 +110,13 @@ class Store(Rows, Protocol):
         """Write rows in the open transaction. Deleting what is not there does nothing."""
         ...
 
+    def applying(self) -> AbstractContextManager[None]:
+        """Rows and facts that are written inside follow from an entry of the journal: who loses them applies it again.
+
+        So they need no flush of their own. A `commit` for which there is nothing else leaves them to the next one.
+        """
+        ...
+
     def put_fact(self, name: bytes, value: bytes) -> None:
         """Write a small value in the open transaction."""
         ...
@@ -119,7 +126,10 @@ class Store(Rows, Protocol):
         ...
 
     def delete_entries(self, first: int, last: int) -> None:
-        """Delete the entries from `first` to `last`, both included, in the open transaction."""
+        """Delete the entries from `first` to `last`, both included, in the open transaction.
+
+        This needs no flush of its own, either: who loses it has entries that nobody asks for, or deletes them again.
+        """
         ...
 
     def entries(self) -> Iterator[tuple[int, bytes]]:
@@ -127,7 +137,7 @@ class Store(Rows, Protocol):
         ...
 
     def commit(self) -> None:
-        """Make everything written so far durable, at once and whole; does nothing when nothing was written."""
+        """Make everything written so far durable, at once and whole; does nothing when nothing of it needs that."""
         ...
 
     def commit_apart(self) -> Callable[[], None] | None:
@@ -140,6 +150,8 @@ class Store(Rows, Protocol):
 
     def snapshot(self) -> AbstractContextManager[Rows]:
         """The rows as the last commit left them, unmoved by later ones. Any thread may ask for one.
+
+        What the commit found nothing to flush for is in it, too.
 
         With a log in front of the data this has all of it written on the thread of the store, on which nothing may be
         uncommitted then. Another thread sees the data as it was written last, which may be some MiB of changes ago.

@@ -108,7 +108,9 @@ class LmdbStore(LmdbReading):
         self._durable = durable
         self._thread = threading.get_ident()
         self._write: Any = None
-        self._dirty = False
+        # Whether something was written since the last commit that has to be durable, and whether what is written now
+        # follows from an entry.
+        self._dirty = self._applies = False
         self._map_bytes = map_bytes
         self._lock = DirectoryLock(directory)
         # Held while the environment is exchanged, and while a reader takes the one there is.
@@ -158,6 +160,15 @@ class LmdbStore(LmdbReading):
             for key in change.deletes:
                 transaction.delete(key, db=self._rows)
 
+    @contextmanager
+    def applying(self) -> Iterator[None]:
+        """See `interface.Store`."""
+        self._applies = True
+        try:
+            yield
+        finally:
+            self._applies = False
+
     def put_fact(self, name: bytes, value: bytes) -> None:
         """See `interface.Store`."""
         with taking(self._directory):
@@ -173,7 +184,7 @@ class LmdbStore(LmdbReading):
     def delete_entries(self, first: int, last: int) -> None:
         """See `interface.Store`."""
         with taking(self._directory):
-            transaction = self._changing(EntriesDeleted(first, last), last - first + 1)
+            transaction = self._changing(EntriesDeleted(first, last), last - first + 1, is_kept=False)
             for index in range(first, last + 1):
                 transaction.delete(index.to_bytes(8, "big"), db=self._entries)
 
@@ -248,7 +259,7 @@ class LmdbStore(LmdbReading):
         self._incoming = None
         # The new data names no log; the old data, which a crash before the exchange leaves, still does.
         self._log.end()
-        self._names_log, self._changes_ahead = False, 0
+        self._names_log, self._changes, self._changes_ahead = False, [], 0
         if self._write is not None:
             # It has written nothing, or what nobody needs any more; `_writing` begins one also for who only reads.
             self._write.abort()
@@ -300,11 +311,14 @@ class LmdbStore(LmdbReading):
         if self._apart is not None:
             self._apart.run()
 
-    def _changing(self, change: Change, count: int) -> Any:
+    def _changing(self, change: Change, count: int, *, is_kept: bool = True) -> Any:
+        """Note a change, and give the transaction for it. `is_kept`: it has to survive, if it follows from no entry."""
         assert self._apart is None, "something is written before the commit before has ended"
         assert not self._failed, "something is written after the disk has failed"
         transaction = self._writing()
-        self._dirty = True
+        # What waits needs room, so where there is little of it nothing is left to the next commit.
+        waits = (self._applies or not is_kept) and self._log.active and not self._is_tight
+        self._dirty = self._dirty or not waits
         if self._log.active:
             self._changes.append(change)
             self._changes_ahead += count
@@ -378,7 +392,8 @@ class LmdbStore(LmdbReading):
 
     def _expose(self) -> None:
         """Have the data hold what was committed, so that a transaction of a reader sees it."""
-        if threading.get_ident() != self._thread or not self._log.end_bytes:
+        is_behind = self._log.end_bytes or (self._changes and not self._dirty)
+        if threading.get_ident() != self._thread or not is_behind:
             return
         assert not self._dirty, "something is written and not committed"
         self._settle()

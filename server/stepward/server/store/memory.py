@@ -51,6 +51,11 @@ class _Space:
         kept = (order[place] for place in places if order[place] not in self.pending)
         return heapq.merge(kept, added, reverse=reverse)
 
+    def merged(self) -> dict[bytes, bytes]:
+        """All pairs, in a dict of their own."""
+        merged = self.committed | self.pending
+        return {key: value for key, value in merged.items() if value is not None}
+
     def commit(self) -> None:
         for key, value in self.pending.items():
             if value is None:
@@ -142,6 +147,8 @@ class MemoryStore(_Snapshot):
     def __init__(self) -> None:
         super().__init__(_Space({}), _Space({}))
         self._entries = _Space({})
+        # Whether something that was written has to be durable, and whether what is written now follows from an entry.
+        self._dirty = self._applies = False
         self._incoming: MemoryIncoming | None = None
 
     @property
@@ -156,16 +163,28 @@ class MemoryStore(_Snapshot):
             self._rows.pending[key] = value
         for key in deletes:
             self._rows.pending[key] = None
+        self._dirty = self._dirty or not self._applies
+
+    @contextmanager
+    def applying(self) -> Iterator[None]:
+        """See `interface.Store`."""
+        self._applies = True
+        try:
+            yield
+        finally:
+            self._applies = False
 
     def put_fact(self, name: bytes, value: bytes) -> None:
         """See `interface.Store`."""
         self._facts.pending[name] = value
+        self._dirty = self._dirty or not self._applies
 
     def put_entry(self, index: int, value: bytes) -> None:
         """See `interface.Store`."""
         key = index.to_bytes(8, "big")
         assert next(self._entries.scan(b"", b"", b"", True), b"") < key, index
         self._entries.pending[key] = value
+        self._dirty = True
 
     def delete_entries(self, first: int, last: int) -> None:
         """See `interface.Store`."""
@@ -181,6 +200,11 @@ class MemoryStore(_Snapshot):
 
     def commit(self) -> None:
         """See `interface.Store`."""
+        if self._dirty:
+            self._keep()
+
+    def _keep(self) -> None:
+        self._dirty = False
         for space in self._spaces():
             space.commit()
 
@@ -190,7 +214,8 @@ class MemoryStore(_Snapshot):
     @contextmanager
     def snapshot(self) -> Iterator[_Snapshot]:
         """See `interface.Store`."""
-        yield _Snapshot(_Space(dict(self._rows.committed)), _Space(dict(self._facts.committed)))
+        rows, facts = ((s.committed if self._dirty else s.merged()) for s in (self._rows, self._facts))
+        yield _Snapshot(_Space(dict(rows)), _Space(dict(facts)))
 
     @contextmanager
     def export(self) -> Iterator[_Export]:
@@ -212,7 +237,7 @@ class MemoryStore(_Snapshot):
         assert isinstance(incoming, MemoryIncoming)
         assert incoming.complete, "rows were put and not committed"
         assert not incoming.discarded, "rows were thrown away"
-        assert not any(space.pending for space in self._spaces()), "something is written and not committed"
+        assert not self._dirty, "something is written and not committed"
         self._rows, self._facts = _Space(incoming.rows), _Space(dict(facts))
         self._entries = _Space({index.to_bytes(8, "big"): value for index, value in entries})
         self._incoming = None
@@ -228,6 +253,7 @@ class MemoryStore(_Snapshot):
     def lose_uncommitted(self) -> None:
         """What a crash does."""
         self._incoming = None
+        self._dirty = False
         for space in self._spaces():
             space.pending.clear()
 
