@@ -88,7 +88,7 @@ async def test_killed_agents_leave_nothing_undone_or_doubled(tmp_path: Path, onl
 @pytest.mark.timeout(600)
 async def test_killed_agents_in_many_rounds(tmp_path: Path, only_seed: int | None) -> None:
     """The same, at more moments."""
-    await agent_kill_rounds(tmp_path, 6, drawn_seed(only_seed))
+    await agent_kill_rounds(tmp_path, 4, drawn_seed(only_seed))
 
 
 async def test_agent_that_was_paused_is_refused_and_goes_on(tmp_path: Path) -> None:

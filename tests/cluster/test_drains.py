@@ -97,7 +97,7 @@ async def test_restart_of_agents_costs_no_lease(tmp_path: Path, only_seed: int |
 @pytest.mark.timeout(900)
 async def test_many_restarts_of_agents_cost_no_lease(tmp_path: Path, only_seed: int | None) -> None:
     """The same more often: `make drains ROUNDS=100` is the long form."""
-    await drain_rounds(tmp_path, 30, drawn_seed(only_seed))
+    await drain_rounds(tmp_path, 20, drawn_seed(only_seed))
 
 
 @pytest.mark.parametrize(

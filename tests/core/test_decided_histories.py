@@ -119,4 +119,4 @@ def test_random_decisions(only_seed: int | None) -> None:
 @pytest.mark.timeout(600)
 def test_many_random_decisions(only_seed: int | None) -> None:
     """The same, for longer."""
-    run_seeds(1_000, 400, only_seed)
+    run_seeds(1_000, 200, only_seed)

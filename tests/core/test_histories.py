@@ -428,7 +428,7 @@ def test_random_histories(only_seed: int | None) -> None:
 @pytest.mark.timeout(600)
 def test_many_random_histories(only_seed: int | None) -> None:
     """The same, for longer."""
-    run_seeds(1_000, 400, only_seed)
+    run_seeds(1_000, 250, only_seed)
 
 
 def test_a_step_that_has_not_begun_is_pending() -> None:
