@@ -1,14 +1,16 @@
 """What a leader sends, and what it makes of the answers."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 
 from stepward.server.logbook import frames, sending
 from stepward.server.logbook.errors import FrameUnreadable
 from stepward.server.logbook.raft import APPEND_PERIOD_MS
+from stepward.server.logbook.sending import Sender
 from tests.logbook import toy
-from tests.logbook.hand import Hand, command
+from tests.logbook.hand import Hand, Said, command
 from tests.logbook.rules import take_away
 
 
@@ -53,6 +55,85 @@ def test_what_is_committed_travels_with_what_is_new() -> None:
 
     assert appends(sent) == [(3, [b"\x00b"])]
     assert [message.commit_index for message in sent if isinstance(message, frames.Append)] == [3]
+
+
+def committing(*, serves: int | None = None) -> Hand:
+    """A leader that has just heard that a majority has what it sent last; `serves`: `n2` does, for so long."""
+    hand = leading()
+    # What its first step as leader put off.
+    hand.step()
+    if serves is not None:
+        hand.engine.serves("n2", serves, hand.now_ms)
+    hand.engine.propose(command("a"))
+    hand.step(1)
+    hand.answer("n2", next_index=4)
+    return hand
+
+
+def commits(said: Sequence[Said]) -> list[tuple[str, int]]:
+    """Who was told up to where all is committed."""
+    return sorted((one.peer_id, one.message.commit_index) for one in said if isinstance(one.message, frames.Append))
+
+
+def test_that_more_is_committed_waits_for_the_next_entries() -> None:
+    """They nearly always follow; a message of its own for each batch costs all three as much as the batch does."""
+    hand = committing()
+    assert commits(hand.step(1)) == []
+    assert hand.applied[-1] == (3, command("a"))
+    hand.engine.propose(command("b"))
+    assert commits(hand.step(1)) == [("n2", 3), ("n3", 3)]
+    later = [one for _ in range(2 * sending.NOTICE_MS_MAX) for one in commits(hand.step(1))]
+
+    assert later == []
+
+
+def test_that_more_is_committed_does_not_wait_for_long() -> None:
+    """And the host is told when to step for it, and then for the next sign of life."""
+    hand = committing()
+    hand.step(1)
+    at_ms = hand.now_ms + sending.NOTICE_MS_MAX
+    assert hand.engine.due_at_ms(50) == at_ms
+    assert [one for _ in range(sending.NOTICE_MS_MAX - 1) for one in commits(hand.step(1))] == []
+    assert commits(hand.step(1)) == [("n2", 3), ("n3", 3)]
+
+    assert at_ms == hand.now_ms
+    assert at_ms < hand.engine.due_at_ms(50) <= at_ms + APPEND_PERIOD_MS
+    assert commits(hand.step(1)) == []
+
+
+def test_who_serves_somebody_is_told_at_once_what_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Agents and callers there wait for it to be applied there."""
+    assert commits(committing(serves=60_000).step(1)) == [("n2", 3)]
+    monkeypatch.setattr(Sender, "_serves_somebody", lambda _, __: False)
+    assert commits(committing(serves=60_000).step(1)) == []
+
+
+def test_who_is_said_to_serve_is_told_what_was_put_off() -> None:
+    hand = committing()
+    hand.step(1)
+    hand.engine.serves("n2", 100, hand.now_ms)
+
+    assert commits(hand.step(1)) == [("n2", 3)]
+
+
+@pytest.mark.parametrize(("serves", "told"), [(2, []), (3, [("n2", 3)])])
+def test_a_node_serves_for_as_long_as_was_said(serves: int, told: list[tuple[str, int]]) -> None:
+    """The notice is due 2 ms after it was said; and what is said later does not shorten it."""
+    hand = committing(serves=serves)
+    hand.engine.serves("n2", 0, hand.now_ms)
+
+    assert commits(hand.step(1)) == told
+
+
+def test_nothing_is_put_off_for_who_is_away() -> None:
+    """Or the host would be woken for it again and again."""
+    hand = committing()
+    hand.step(1)
+    for peer in hand.peers:
+        hand.engine.unlinked(peer)
+    hand.step(sending.NOTICE_MS_MAX)
+
+    assert hand.engine.due_at_ms(50) > hand.now_ms
 
 
 def test_leader_says_that_it_lives() -> None:

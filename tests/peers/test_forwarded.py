@@ -10,7 +10,9 @@ import pytest
 from stepward.internal.v1 import peer_service_pb2 as pb
 from stepward.server.core.commands import CloseStream, StreamClosed
 from stepward.server.core.rejections import Reason, Refused
+from stepward.server.logbook.outbox import Proposal, Serves
 from stepward.server.peers import encoding
+from stepward.server.peers.forwarded import SERVES_MS, SERVES_READERS_MS
 from tests.peers.twins import Broken, Cluster, Pipe, S, Served, reason_of, twins, until
 
 
@@ -92,6 +94,40 @@ async def test_node_that_does_not_lead_says_who_does() -> None:
 
         assert reason_of(answer) is Reason.NOT_LEADER
         assert cast("Any", answer).metadata == {"leader_id": "n1", "leader_address": "n1.example:7654"}
+
+
+def serving(cluster: Cluster) -> list[Serves]:
+    """What the leader's replica was told of nodes that serve somebody."""
+    return [letter for letters in cluster["n1"].replica.steps for letter in letters if isinstance(letter, Serves)]
+
+
+async def test_leader_learns_who_serves_agents_and_callers() -> None:
+    """With the first command, which may wait for its batch there; not with each, since the replica keeps it in mind."""
+    async with twins() as cluster, asyncio.timeout(S):
+        caller = Caller(cluster)
+        await caller.open()
+        assert serving(cluster) == []
+        for _ in range(3):
+            await caller.ask(CLOSE)
+        (letters,) = [step for step in cluster["n1"].replica.steps if any(isinstance(one, Serves) for one in step)]
+
+        assert serving(cluster) == [Serves("n9", SERVES_MS)]
+        assert [type(letter) for letter in letters] == [Serves, Proposal]
+
+
+async def test_leader_learns_who_serves_a_reader() -> None:
+    """For long enough that this one need not wait: a node asks for itself, too. A command makes it more."""
+    async with twins() as cluster, asyncio.timeout(S):
+        caller = Caller(cluster)
+        await caller.open()
+        for number in range(2):
+            await caller.pipe.write(pb.ForwardRequest(reads=[pb.ReadQuestion(id=number)]))
+            assert (await caller.pipe.read()).reads
+        await until(lambda: bool(serving(cluster)))
+        assert serving(cluster) == [Serves("n9", SERVES_READERS_MS)]
+        await caller.ask(CLOSE)
+
+        assert serving(cluster)[1:] == [Serves("n9", SERVES_MS)]
 
 
 async def test_newer_stream_of_a_node_replaces_the_older_one() -> None:

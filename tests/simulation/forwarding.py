@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stepward.server.core import keys, rows
 from stepward.server.core.rejections import Reason, Rejection
-from stepward.server.logbook.outbox import Confirmed
+from stepward.server.logbook.outbox import Confirmed, Serves
+from stepward.server.peers.forwarded import SERVES_MS, SERVES_READERS_MS
 from tests.simulation.agenda import MS
 
 if TYPE_CHECKING:
@@ -211,6 +212,9 @@ class Forwarding:
                 errand.answered(answer, sequence)
             return
         _, number, command, urgent = message
+        # Whoever is not told so is told a little later what is committed, which is as right.
+        if process.rng.random() < 0.5:
+            process.deliver(Serves(connection.client.name, SERVES_READERS_MS if command is None else SERVES_MS))
         ticket = _FromElsewhere(process, connection, number)
         if not process.leads:
             ticket.answered(Rejection(Reason.NOT_LEADER, "this node does not lead"), 0)

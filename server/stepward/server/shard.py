@@ -17,7 +17,7 @@ from stepward.server import observe
 from stepward.server.core.rejections import Reason, Rejection
 from stepward.server.flushing import Flusher
 from stepward.server.gathering import INTAKE_SLICES, SLICE_MS, Gathering
-from stepward.server.logbook.outbox import Arrived, Confirm, Instant, Linked, Proposal, Unlinked
+from stepward.server.logbook.outbox import Arrived, Confirm, Instant, Linked, Proposal, Serves, Unlinked
 from stepward.server.reading import Reading
 from stepward.server.renewals import Renewals
 from stepward.server.row_passing import RowPassing
@@ -88,7 +88,7 @@ class Shard:
         self._listeners: list[Callable[[Applied], None]] = []
         self._standing_listeners: list[Callable[[Standing], None]] = []
         self._send: Callable[[Sequence[Frame]], None] = _nobody
-        self._break_off: Callable[[str], None] = _nobody_said
+        self._break_off: Callable[[str], None] = _nobody
         self._standing = replica.standing
         self._leader_seen = ""
         self._stepped_at_ms = clock.steady_ms()
@@ -193,6 +193,11 @@ class Shard:
     def unlinked(self, peer_id: str) -> None:
         """The stream to another node is gone."""
         self._letters.append(Unlinked(peer_id))
+        self._hurry()
+
+    def serves(self, peer_id: str, for_ms: int) -> None:
+        """Another node has clients or agents of its own; see `Serves`."""
+        self._letters.append(Serves(peer_id, for_ms))
         self._hurry()
 
     def _hurry(self) -> None:
@@ -491,9 +496,5 @@ class Shard:
             listener(standing)
 
 
-def _nobody(frames: Sequence[Frame]) -> None:
-    raise AssertionError(f"a node without peers says something to {frames[0].peer_id}")
-
-
-def _nobody_said(peer_id: str) -> None:
-    raise AssertionError(f"a node without peers has heard {peer_id}")
+def _nobody(said: object) -> None:
+    raise AssertionError(f"a node without peers has to do with one: {said}")

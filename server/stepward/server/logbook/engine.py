@@ -96,6 +96,7 @@ class Engine:
                 request_vote=self._elections.request_vote,
                 vote=self._elections.vote,
                 send_appends=self._sender.want_round,
+                send_news=self._sender.send_news,
                 restart_timer=self._elections.restart_timer,
                 apply=apply,
             )
@@ -174,6 +175,11 @@ class Engine:
         """There is no stream to the peer."""
         self._raft.unlink(peer_id)
 
+    def serves(self, peer_id: str, for_ms: int, now_ms: int) -> None:
+        """Somebody waits for the peer to apply what is committed; see `Sender.serves`."""
+        self._raft.at(now_ms)
+        self._sender.serves(peer_id, for_ms)
+
     def say(self, peer_id: str, message: AgeQuestion | AgeAnswer) -> None:
         """Send a peer what is none of the engine's business."""
         self._post.put(peer_id, message)
@@ -193,7 +199,9 @@ class Engine:
         """
         if self._transfers.under_way or self._quarantine.active:
             return self._raft.now_ms + tick_ms
-        return self._raft.append_at_ms if self._raft.leads else self._elections.stands_at_ms
+        if not self._raft.leads:
+            return self._elections.stands_at_ms
+        return min(self._raft.append_at_ms, self._sender.notice_at_ms)
 
     def release(self) -> list[Frame]:
         """What else is to be sent, in order. Call it when everything that was written is durable: it is promises."""

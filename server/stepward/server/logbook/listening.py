@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from stepward.server.logbook.errors import FrameUnreadable
 from stepward.server.logbook.frames import AgeAnswer, AgeQuestion
-from stepward.server.logbook.outbox import Arrived, Confirm, Linked, Proposal, Recover, Transfer, Unlinked
+from stepward.server.logbook.outbox import Arrived, Confirm, Linked, Proposal, Recover, Serves, Transfer, Unlinked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,6 +42,8 @@ class Listener:
                     self._engine.linked(peer_id)
                 case Unlinked(peer_id=peer_id):
                     self._engine.unlinked(peer_id)
+                case Serves(peer_id=peer_id, for_ms=for_ms):
+                    self._engine.serves(peer_id, for_ms, now.steady_ms)
                 case Confirm() | Transfer() | Recover():
                     self._questions.ask(letter)
                 case never:

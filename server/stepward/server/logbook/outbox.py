@@ -79,7 +79,17 @@ class Unlinked(NamedTuple):
     peer_id: str
 
 
-Letter = Proposal | Confirm | Transfer | Recover | Arrived | Linked | Unlinked
+class Serves(NamedTuple):
+    """Clients or agents of a peer wait for it to apply what is committed, and will for so long from now on.
+
+    A leader tells such a peer at once what is committed, and others with the next entries, or a little later.
+    """
+
+    peer_id: str
+    for_ms: int
+
+
+Letter = Proposal | Confirm | Transfer | Recover | Arrived | Linked | Unlinked | Serves
 
 
 class Confirmed(NamedTuple):

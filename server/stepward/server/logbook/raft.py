@@ -141,14 +141,16 @@ class Voice(NamedTuple):
     """What pysyncobj wants to say or to have done; each is called while it moves.
 
     `answer_append(peer_id, next_index, matches)`, `request_vote(peer_id, term, last_index, last_term)`, `vote(peer_id,
-    term)` are messages; `send_appends()` asks for a round of appends, `restart_timer()` for the election timer to begin
-    anew, `apply(index, command)` for an entry to be applied.
+    term)` are messages; `send_appends()` asks for a round of appends since a sign of life is due, `send_news()` since
+    there are new entries or more is committed; `restart_timer()` asks for the election timer to begin anew,
+    `apply(index, command)` for an entry to be applied.
     """
 
     answer_append: Callable[[str, int, bool], None]
     request_vote: Callable[[str, int, int, int], None]
     vote: Callable[[str, int], None]
     send_appends: Callable[[], None]
+    send_news: Callable[[], None]
     restart_timer: Callable[[], None]
     apply: Callable[[int, bytes], None]
 
@@ -189,6 +191,9 @@ class _Member(Node):  # type: ignore[misc]  # pysyncobj has no types
 class _Held(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
     """Applies by calling back, begins where the rows are, never compacts, sends entries or stands by itself."""
 
+    # Of pysyncobj: when the next sign of life is due.
+    _SyncObj__newAppendEntriesTime: float
+
     def __init__(self, node_id: str, members: Sequence[_Member], journal: StoreJournal, seam: _Seam) -> None:
         self._seam = seam
         self._timer_seen = False
@@ -216,9 +221,14 @@ class _Held(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         self._seam.voice.apply(self.raftLastApplied + 1, command)
 
     def _SyncObj__sendAppendEntries(self) -> None:
-        self._SyncObj__newAppendEntriesTime = _clock() + APPEND_PERIOD_MS / 1_000
         assert self._seam.voice is not None
-        self._seam.voice.send_appends()
+        now = _clock()
+        is_sign_of_life = now > self._SyncObj__newAppendEntriesTime
+        self._SyncObj__newAppendEntriesTime = now + APPEND_PERIOD_MS / 1_000
+        if is_sign_of_life:
+            self._seam.voice.send_appends()
+        else:
+            self._seam.voice.send_news()
 
     def _SyncObj__tryLogCompaction(self) -> None:
         """Done by the journal, in the replica's transaction."""

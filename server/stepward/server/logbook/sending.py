@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 APPEND_BYTES_MAX: Final = 1 << 20
 # So much is on its way to one follower and not answered. A slow link would else hold a queue of minutes.
 IN_FLIGHT_BYTES_MAX: Final = 4 << 20
+# That more is committed waits so long for the next entries, which tell it, too. They nearly always follow, and a
+# message of its own costs both ends about as much as entries do.
+NOTICE_MS_MAX: Final = 10
+# When there is nothing to tell.
+_NEVER_MS: Final = 1 << 62
 
 
 class Sender:
@@ -41,10 +46,37 @@ class Sender:
         # By peer: the round after which its next index was moved back, and from where on entries were sent since.
         self._rewound: dict[str, int] = {}
         self._sent_from: dict[str, int] = {}
+        # Who has not been told yet that more is committed, and when all of them are, at the latest.
+        self._put_off: set[str] = set()
+        self._put_off_until_ms = 0
+        # By peer: until when it counts as one that serves somebody.
+        self._serves_until_ms: dict[str, int] = {}
 
     def want_round(self) -> None:
         """Send to all followers with the next release, entries or not."""
         self._due.update(self._raft.peers)
+
+    def send_news(self) -> None:
+        """There are new entries, or more is committed: that alone can wait for who serves nobody."""
+        for peer in self._raft.connected:
+            if self._raft.next_index(peer) <= self._journal.last_index or self._serves_somebody(peer):
+                self._due.add(peer)
+                continue
+            if not self._put_off:
+                self._put_off_until_ms = self._raft.now_ms + NOTICE_MS_MAX
+            self._put_off.add(peer)
+
+    def serves(self, peer_id: str, for_ms: int) -> None:
+        """Somebody waits for a follower to apply what is committed: for so long it hears of each commit at once."""
+        until_ms = self._raft.now_ms + for_ms
+        self._serves_until_ms[peer_id] = max(until_ms, self._serves_until_ms.get(peer_id, 0))
+        if peer_id in self._put_off:
+            self._due.add(peer_id)
+
+    @property
+    def notice_at_ms(self) -> int:
+        """When followers are told that more is committed, if nothing else is sent to them before."""
+        return self._put_off_until_ms if self._put_off else _NEVER_MS
 
     def linked(self, peer_id: str) -> None:
         """What was on its way on an older stream may be lost: go on behind what was acknowledged."""
@@ -98,11 +130,17 @@ class Sender:
         """A round of appends to all followers for which one is due."""
         if not self._raft.leads:
             self._due.clear()
+            self._put_off.clear()
             return []
+        if self.notice_at_ms <= self._raft.now_ms:
+            self._due.update(self._put_off)
+            self._put_off.clear()
         if self._term != self._raft.term:
             self._term, self._rewound, self._sent_from = self._raft.term, {}, {}
         due = [peer for peer in self._raft.peers if peer in self._due and peer in self._raft.connected]
         self._due.clear()
+        # Whatever is sent says up to where all is committed.
+        self._put_off.difference_update(due)
         if not due:
             return []
         self.round += 1
@@ -164,6 +202,10 @@ class Sender:
         # Where entries cannot help a message each period says so; at once it would go to and fro as fast as it can.
         if next_index > self._journal.first_index:
             self._due.add(peer_id)
+
+    def _serves_somebody(self, peer_id: str) -> bool:
+        """Whether somebody may wait for a follower to apply what is committed."""
+        return self._raft.now_ms < self._serves_until_ms.get(peer_id, 0)
 
     # The rules, each of which can be tried without.
 

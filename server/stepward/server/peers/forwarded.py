@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 HELLO_MS_MAX: Final = 5_000
 # Answers that one message carries at most, unless one alone is larger.
 MESSAGE_BYTES_MAX: Final = 1 << 20
+# For so long a node is taken for one that serves clients or agents after it has sent a command on; agents give signs of
+# life more often than that.
+SERVES_MS: Final = 60_000
+# And after it has asked what a reader must see. Short, since each node asks once a second for itself, to know how old
+# its rows are; a question alone is enough for what is put off to be told at once.
+SERVES_READERS_MS: Final = 100
 
 # Said by a node that has decided nothing: there is nothing that the other one must see before it may say so.
 _NOT_DECIDED: Final = frozenset(
@@ -98,7 +104,7 @@ class ForwardedCalls:
         if hello.node_id in self._newest:
             self._newest[hello.node_id].over = True
         self._newest[hello.node_id] = stream
-        reader = asyncio.create_task(self._read(context, stream))
+        reader = asyncio.create_task(self._read(context, stream, _Served(self._host, hello.node_id, self._clock)))
         writer = asyncio.create_task(stream.write(context))
         try:
             await asyncio.wait((reader, writer, self._draining), return_when=asyncio.FIRST_COMPLETED)
@@ -129,9 +135,10 @@ class ForwardedCalls:
             raise Refused(Rejection(Reason.INVALID_ARGUMENT, "the first message of a stream must be a hello"))
         return request.hello
 
-    async def _read(self, context: Context, stream: _Stream) -> None:
+    async def _read(self, context: Context, stream: _Stream, served: _Served) -> None:
         while isinstance(raw := await context.read(), bytes) and not stream.over:
             request = parse(pb.ForwardRequest, raw)
+            served.for_ms(SERVES_MS if request.commands else SERVES_READERS_MS)
             for forwarded in request.commands:
                 self._take(forwarded, stream)
             for question in request.reads:
@@ -185,6 +192,23 @@ class ForwardedCalls:
             share=forwarded.share,
             ends_at_ms=self._clock.steady_ms() + wait_ms,
         )
+
+
+class _Served:
+    """Lets this node's replica know that another node serves somebody; at most twice while it counts, each a step."""
+
+    def __init__(self, host: Host, node_id: str, clock: Clock) -> None:
+        self._host = host
+        self._node_id = node_id
+        self._clock = clock
+        self._until_ms = 0
+
+    def for_ms(self, for_ms: int) -> None:
+        """Somebody there waits, and will for so long."""
+        now_ms = self._clock.steady_ms()
+        if self._until_ms < now_ms + for_ms // 2:
+            self._until_ms = now_ms + for_ms
+            self._host.serves(self._node_id, for_ms)
 
 
 class _Stream:

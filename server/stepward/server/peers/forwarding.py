@@ -83,6 +83,10 @@ class Host(Protocol):
         """Ask whether this node leads, and which batches a reader must see."""
         ...
 
+    def serves(self, peer_id: str, for_ms: int) -> None:
+        """Clients or agents of another node wait for it to apply what is committed, and will for so long."""
+        ...
+
     def hand_out(self, ticket: Ticket, answer: Answer) -> None:
         """Give an answer to the one who waits, whatever he does with it."""
         ...
