@@ -13,6 +13,7 @@ from stepward.server.core.clocks import LED_STEP_MS_MAX
 from stepward.server.logbook import batch as batches
 from stepward.server.logbook import engine
 from stepward.server.logbook.batch import Batch, Verdict
+from stepward.server.logbook.journal import rows_of_entry
 from stepward.server.store import facts
 from stepward.server.store.interface import Store
 from stepward.server.store.live import CommittedRows
@@ -84,7 +85,7 @@ class CountingNode:
 
 def check(directory: Path, acknowledged: Acknowledged) -> int:
     """Look at what a node left: nothing acknowledged is lost, and all of it fits together. Gives the counter."""
-    store = LmdbStore(directory)
+    store = LmdbStore(directory, rows_of_entry=rows_of_entry)
     try:
         counter = toy.count(CommittedRows(store))
         head = facts.read_head(store)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from typing_extensions import override
 
+from stepward.server.logbook.journal import rows_of_entry
 from stepward.server.logbook.outbox import Instant, Letter, Outbox, ReplicaLimits
 from stepward.server.logbook.replica import Replica
 from stepward.server.store.lmdb_store import LmdbStore
@@ -58,11 +59,11 @@ def now() -> Instant:
 
 def open_store(arguments: argparse.Namespace) -> LmdbStore:
     if arguments.kill_at_commit:
-        killing = KillingStore(arguments.directory, log_bytes=arguments.log_bytes)
+        killing = KillingStore(arguments.directory, log_bytes=arguments.log_bytes, rows_of_entry=rows_of_entry)
         killing.commits_left, killing.before = arguments.kill_at_commit, arguments.kill_before
         return killing
     durable = arguments.variant != "no-flush"
-    return LmdbStore(arguments.directory, durable=durable, log_bytes=arguments.log_bytes)
+    return LmdbStore(arguments.directory, durable=durable, log_bytes=arguments.log_bytes, rows_of_entry=rows_of_entry)
 
 
 def main() -> None:

@@ -250,9 +250,9 @@ class KillingStore(MemoryStore):
             raise Killed
 
     @override
-    def apply(self, *changes: Any) -> None:
+    def apply(self, *changes: Any, entry: int | None = None) -> None:
         self._count()
-        super().apply(*changes)
+        super().apply(*changes, entry=entry)
 
     @override
     def put_fact(self, name: bytes, value: bytes) -> None:

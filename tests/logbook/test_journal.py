@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from stepward.server.logbook import batch as batches
 from stepward.server.logbook import journal as journals
-from stepward.server.logbook.errors import JournalCorrupt
+from stepward.server.logbook.errors import BatchUnreadable, JournalCorrupt
 from stepward.server.logbook.journal import StoreJournal
 from stepward.server.store import facts
 from stepward.server.store.interface import Store
@@ -462,3 +463,21 @@ def test_bytes_between() -> None:
     # What is gone has none.
     assert journal.bytes_between(1, journal.first_index) == 0
     assert [entry.index for entry in journal.between(31, 33)] == [31, 32]
+
+
+def test_rows_of_an_entry_are_those_of_its_batch(store: Store) -> None:
+    """Whatever replaces them in the log of a store; a damaged one, and one that is no batch, have none."""
+    batch = batches.Batch(1, b"parent", 1, 1, 2, 3, 4, 5, "boot", [(b"Oa", b"1"), (b"Ob", b"2")], [b"Oc"])
+    journal = toy.journal(store)
+    journal.add(b"\x00" + batches.encode(batch), 2, 4)
+    journal.add(b"\x01", 3, 4)
+    journal.add(b"\x00no batch", 4, 4)
+    values = dict(store.entries())
+
+    assert journals.rows_of_entry(2, values[2]) == ([(b"Oa", b"1"), (b"Ob", b"2")], [b"Oc"])
+    with pytest.raises(JournalCorrupt, match="entry 3 of the journal was applied to rows, but is no batch"):
+        journals.rows_of_entry(3, values[3])
+    with pytest.raises(BatchUnreadable):
+        journals.rows_of_entry(4, values[4])
+    with pytest.raises(JournalCorrupt, match="entry 2 of the journal is damaged"):
+        journals.rows_of_entry(2, values[2][:-1] + b"x")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from stepward.server.core import keys
 from stepward.server.core.commands import (
     Answer,
     CloseStream,
@@ -24,12 +25,15 @@ from stepward.server.core.rejections import Reason, Refused, Rejection
 from stepward.server.core.rows import Beat, Payload
 from stepward.server.counted_store import CountedStore
 from stepward.server.flush_guard import FlushGuard
-from stepward.server.logbook.identity import create_cluster
+from stepward.server.logbook.identity import create_cluster, known_identity
 from stepward.server.logbook.outbox import Applied, Frame, Outbox
 from stepward.server.observe import Counters
+from stepward.server.store.live import CommittedRows
 from stepward.server.store.lmdb_store import LmdbStore
 from stepward.server.tickets import FutureTicket
+from tests.logbook import toy
 from tests.server.host import Host, S
+from tests.store.logged import abandon, log_of
 
 
 class Noting:
@@ -243,6 +247,26 @@ def test_only_flushes_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     seen.append(guard.looking)
 
     assert seen == [False, True, False]
+    store.close()
+
+
+def test_rows_of_a_batch_stand_in_the_log_of_a_node_once(tmp_path: Path) -> None:
+    """As the entry; whoever finds the directory after a kill reads them from there."""
+    create_cluster(tmp_path, "n1")
+    store = CountedStore(tmp_path, Counters(), FlushGuard(1_000))
+    replica = toy.start(store)
+    for place in range(20):
+        replica.step(toy.at(800 + place), toy.proposals(toy.Add(rows_written=1, row_bytes=100)))
+    counter = toy.count(CommittedRows(store))
+    assert counter > 1
+    standing = log_of(tmp_path).count(counter.to_bytes(8, "big") + b"." * 92)
+    assert standing == 1
+    abandon(store)
+
+    assert known_identity(tmp_path) is not None
+    store = CountedStore(tmp_path, Counters(), FlushGuard(1_000))
+    assert toy.count(CommittedRows(store)) == counter
+    assert len(list(store.scan(keys.OUTPUT))) == counter
     store.close()
 
 

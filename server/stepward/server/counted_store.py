@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from stepward.server.logbook.journal import rows_of_entry
 from stepward.server.store.lmdb_store import LOG_BYTES_DEFAULT, LmdbStore
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class CountedStore(LmdbStore):
         # Told how many milliseconds each flush took.
         self.on_flush: Callable[[float], None] = lambda _took_ms: None
         # Flushes already, when there is a log to take over.
-        super().__init__(directory, log_bytes=LOG_BYTES_DEFAULT)
+        super().__init__(directory, log_bytes=LOG_BYTES_DEFAULT, rows_of_entry=rows_of_entry)
 
     def put_entry(self, index: int, value: bytes) -> None:  # type: ignore[explicit-override]  # `override` is of 3.12
         """See `store.interface.Store`."""

@@ -117,7 +117,7 @@ def _empty_store(directory: Path) -> Iterator[Store]:
     marked = mark.read_text().strip() if mark.exists() else ""
     if marked and not has_data(directory):
         raise DataLost(directory, marked)
-    store = LmdbStore(directory, create=True)
+    store = LmdbStore(directory, create=True, rows_of_entry=journal.rows_of_entry)
     try:
         if marked and store.fact(facts.IDENTITY) is None:
             raise DataLost(directory, marked)
@@ -170,7 +170,7 @@ def known_identity(directory: Path) -> Identity | None:
         if marked:
             raise DataLost(directory, marked)
         return None
-    store = LmdbStore(directory)
+    store = LmdbStore(directory, rows_of_entry=journal.rows_of_entry)
     try:
         identity = None if store.fact(facts.IDENTITY) is None else open_identity(store)
     finally:

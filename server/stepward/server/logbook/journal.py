@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 from pysyncobj.journal import Journal
 
+from stepward.server.logbook import batch as batches
 from stepward.server.logbook.errors import JournalCorrupt
-from stepward.server.logbook.frames import NO_OP
+from stepward.server.logbook.frames import NO_OP, REGULAR
 from stepward.server.store import facts
 
 if TYPE_CHECKING:
@@ -64,6 +65,20 @@ def foundation(index: int, term: int) -> tuple[int, bytes]:
     Later entries are checked against its index and its term; its command is never applied, and never sent.
     """
     return index, _encode(Entry(NO_OP, index, term, None), _NO_BOOT)
+
+
+def rows_of_entry(index: int, value: bytes) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
+    """Puts and deletes of the batch in an entry, for a store whose log leaves them to the entry.
+
+    Raises:
+        JournalCorrupt: The entry is damaged, or no batch.
+        BatchUnreadable: The batch is none that this software knows.
+    """
+    command = _decode(index, value, _NO_BOOT).command
+    if not command.startswith(REGULAR):
+        raise JournalCorrupt(f"entry {index} of the journal was applied to rows, but is no batch")
+    batch, _ = batches.read(index, memoryview(command)[len(REGULAR) :])
+    return batch.puts, batch.deletes
 
 
 class StoreJournal(Journal):  # type: ignore[misc]  # pysyncobj has no types

@@ -478,7 +478,7 @@ class Replica:
                 if ours is not None:
                     self._close_epoch()
             case Verdict.APPLY:
-                self._store.apply(batch.puts, batch.deletes)
+                self._store.apply(batch.puts, batch.deletes, entry=index)
                 self._head = batches.head_after(batch, batch_hash)
                 self._store.put_fact(facts.HEAD, facts.encode_head(self._head))
                 changes = None if ours is None else ours.changes

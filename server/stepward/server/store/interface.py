@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    # Puts and deletes of the journal entry that has this index and this value. What it raises is a `ServerError`.
+    RowsOfEntry = Callable[[int, bytes], tuple[Sequence[tuple[bytes, bytes]], Sequence[bytes]]]
+
 # LMDB cannot hold longer keys; every store refuses them alike.
 KEY_BYTES_MAX: Final = 511
 
@@ -106,8 +109,11 @@ class Store(Rows, Protocol):
         """Whether what `commit` wrote survives a power cut."""
         ...
 
-    def apply(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes]) -> None:
-        """Write rows in the open transaction. Deleting what is not there does nothing."""
+    def apply(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes], *, entry: int | None = None) -> None:
+        """Write rows in the open transaction. Deleting what is not there does nothing.
+
+        `entry`: the journal entry, put before, that says exactly these; so they need not be kept twice.
+        """
         ...
 
     def applying(self) -> AbstractContextManager[None]:

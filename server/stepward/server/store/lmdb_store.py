@@ -24,7 +24,7 @@ from stepward.server.store.environment import (
     flush_names,
     taking,
 )
-from stepward.server.store.errors import StoreAbsent, StoreCorrupt, StoreError, StoreFailed, StoreFull
+from stepward.server.store.errors import ServerError, StoreAbsent, StoreCorrupt, StoreError, StoreFailed, StoreFull
 from stepward.server.store.incoming import LmdbIncoming, is_leftover, remove_leftovers
 from stepward.server.store.lmdb_reading import AHEAD, LmdbExport, LmdbReading
 from stepward.server.store.lock import DirectoryLock
@@ -33,6 +33,7 @@ from stepward.server.store.write_ahead import (
     LOG_FILE,
     Apart,
     EntriesDeleted,
+    EntryApplied,
     EntryPut,
     FactPut,
     RowsChanged,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from stepward.server.store.interface import Incoming
+    from stepward.server.store.interface import Incoming, RowsOfEntry
     from stepward.server.store.write_ahead import Change
 
 # Address space, not disk: the file grows with what is in it. It only has to be larger than any disk we meet.
@@ -79,12 +80,15 @@ class LmdbStore(LmdbReading):
         create: Make the directory and the data in it, if they are not there.
         log_bytes: The most that the log in front of the data may take. 0: every commit goes to the data. What an
             earlier log holds comes into the data in either case.
+        rows_of_entry: Reads the rows of a journal entry, so that the log need not hold them beside it. None: it holds
+            them, and one that leaves them out is refused.
 
     Raises:
         StoreAbsent: There is no data, and none was to be made.
         StoreInUse: Another process has it open.
         StoreFull: There is no room to begin.
         StoreCorrupt: What lies there cannot have been written by us, or lacks a part.
+        ServerError: What `rows_of_entry` raises.
     """
 
     def __init__(
@@ -95,6 +99,7 @@ class LmdbStore(LmdbReading):
         durable: bool = True,
         create: bool = False,
         log_bytes: int = 0,
+        rows_of_entry: RowsOfEntry | None = None,
     ) -> None:
         made = [folder for folder in (directory, *directory.parents) if not folder.exists()] if create else []
         if create:
@@ -117,6 +122,7 @@ class LmdbStore(LmdbReading):
         self._exchange = threading.Lock()
         self._incoming: LmdbIncoming | None = None
         self._incoming_count = 0
+        self._rows_of_entry = rows_of_entry
         self._log = WriteAhead(directory, bytes_max=log_bytes, durable=durable)
         # What was written since the last commit, for its record, and how much since the data was written.
         self._changes: list[Change] = []
@@ -138,7 +144,7 @@ class LmdbStore(LmdbReading):
         super().__init__(self._writing, self._environment.rows, self._environment.facts)
         try:
             self._take_over_log()
-        except (OSError, StoreError):
+        except (OSError, ServerError):
             self._environment.close()
             self._lock.release()
             raise
@@ -150,14 +156,15 @@ class LmdbStore(LmdbReading):
         """See `interface.Store`."""
         return self._durable
 
-    def apply(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes]) -> None:
+    def apply(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes], *, entry: int | None = None) -> None:
         """See `interface.Store`."""
-        change = RowsChanged(list(puts), list(deletes))
+        rows = RowsChanged(list(puts), list(deletes))
+        change = rows if entry is None or self._rows_of_entry is None else EntryApplied(entry)
         with taking(self._directory):
-            transaction = self._changing(change, len(change.puts) + len(change.deletes))
+            transaction = self._changing(change, len(rows.puts) + len(rows.deletes))
             with transaction.cursor(self._rows) as cursor:
-                cursor.putmulti(change.puts)
-            for key in change.deletes:
+                cursor.putmulti(rows.puts)
+            for key in rows.deletes:
                 transaction.delete(key, db=self._rows)
 
     @contextmanager
@@ -387,8 +394,18 @@ class LmdbStore(LmdbReading):
                 self.put_entry(index, value)
             case EntriesDeleted(first, last):
                 self.delete_entries(first, last)
+            case EntryApplied(index):
+                self.apply(*self._rows_said(index))
             case _:
                 assert_never(change)
+
+    def _rows_said(self, index: int) -> tuple[Iterable[tuple[bytes, bytes]], Iterable[bytes]]:
+        """What the entry says that stands where the log has been taken over to."""
+        value = self._writing().get(index.to_bytes(8, "big"), db=self._entries)
+        if value is None or self._rows_of_entry is None:
+            why = "is missing" if value is None else "cannot be read by what has opened it"
+            raise StoreCorrupt(f"the log of {self._directory} has applied entry {index}, which {why}")
+        return self._rows_of_entry(index, value)
 
     def _expose(self) -> None:
         """Have the data hold what was committed, so that a transaction of a reader sees it."""

@@ -156,8 +156,8 @@ class MemoryStore(_Snapshot):
         """Durable as far as a test can tell: a power cut is `lose_uncommitted`."""
         return True
 
-    def apply(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes]) -> None:
-        """See `interface.Store`."""
+    def apply(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes], *, entry: int | None = None) -> None:
+        """See `interface.Store`. `entry` spares nothing here: values in memory are shared anyway."""
         for key, value in puts:
             assert 0 < len(key) <= KEY_BYTES_MAX, key
             self._rows.pending[key] = value

@@ -68,7 +68,13 @@ class EntriesDeleted(Struct, array_like=True, frozen=True, tag=4):
     last: int
 
 
-Change = RowsChanged | FactPut | EntryPut | EntriesDeleted
+class EntryApplied(Struct, array_like=True, frozen=True, tag=5):
+    """The rows that an entry says, which was put before and stands in the log or in the data."""
+
+    index: int
+
+
+Change = RowsChanged | FactPut | EntryPut | EntriesDeleted | EntryApplied
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(list[Change]).decode
