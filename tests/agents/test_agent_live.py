@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -14,7 +15,9 @@ import pytest
 
 from stepward.agents import Agent, AgentError, AgentRefused, Context, DefinitionRefused, Permanent, RetryAfter, Unknown
 from stepward.agents.connection import Connection
+from stepward.agents.handlers import Handlers
 from stepward.agents.lag import StallWatch
+from stepward.agents.runner import Runner
 from stepward.agents.session import Session
 from stepward.v1 import agent_service_pb2 as wire
 from stepward.v1 import definition_pb2
@@ -98,6 +101,36 @@ async def test_handlers_get_typed_input_and_their_output_is_reported(stub: Stub)
     assert msgspec.json.decode(b.succeeded.output.data).startswith("Bob on stepward-handler")
     assert stream.hello.actions == sorted(stream.hello.actions)
     assert stream.hello.slots == 4
+
+
+@pytest.mark.parametrize(
+    ("installed", "module"),
+    [
+        (True, "uvloop"),
+        # As after a plain install.
+        (False, "asyncio"),
+    ],
+)
+async def test_agent_works_with_and_without_uvloop(
+    stub: Stub, monkeypatch: pytest.MonkeyPatch, installed: bool, module: str
+) -> None:
+    """It is used where it is there, on the I/O thread alone: the loop of handlers is theirs."""
+    loops: set[str] = set()
+    run = Runner.run
+
+    async def noting(runner: Runner, handlers: Handlers) -> int:
+        loops.add(type(asyncio.get_running_loop()).__module__.partition(".")[0])
+        return await run(runner, handlers)
+
+    monkeypatch.setattr(Runner, "run", noting)
+    if not installed:
+        monkeypatch.setitem(sys.modules, "uvloop", None)
+    async with serving(trip(), stub.address):
+        stream = await stub.stream()
+        stream.offer(offer("a", 1, action="book", input=b'{"who": "Ada"}'))
+        await stream.reported("a", "succeeded")
+
+    assert loops == {module}
 
 
 @pytest.mark.parametrize(

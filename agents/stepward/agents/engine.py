@@ -11,9 +11,9 @@ import random
 import secrets
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from stepward.agents import definitions as definition_calls
 from stepward.agents import sight
@@ -81,7 +81,7 @@ class Engine:
         """Work until drained, with handlers on the running loop. Returns the exit code."""
         user_loop = asyncio.get_running_loop()
         thread = ThreadPoolExecutor(1, thread_name_prefix="stepward-io")
-        work = thread.submit(asyncio.run, self._work(user_loop, threading.get_ident()))
+        work = thread.submit(_run_io, self._work(user_loop, threading.get_ident()))
         work.add_done_callback(_end_if_broken)
         thread.shutdown(wait=False)
         ended = asyncio.wrap_future(work)
@@ -154,6 +154,21 @@ class Engine:
         self._drain_asked = True
         if self._runner is not None:
             self._runner.drain()
+
+
+def _run_io(work: Coroutine[Any, Any, int]) -> int:
+    """Run the I/O thread's own loop to its end."""
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(work)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    """What makes the I/O loop: uvloop where it is installed, which costs less, else asyncio."""
+    try:
+        import uvloop  # noqa: PLC0415 - an agent needs none
+    except ModuleNotFoundError:
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop
 
 
 def _end_if_broken(work: Future[int]) -> None:
