@@ -257,6 +257,8 @@ def test_h057_an_output_over_the_limit_fails_at_once() -> None:
     world.open("agent-one", actions_of(single()), slots=1)
     world.submit("j1", "single")
     world.submit("j2", "single")
+    # What becomes ready later stands behind: an undo of the first must not take the slot.
+    world.now_ms += 1
 
     assert world.report("agent-one", "j1", "pay", Succeeded(Payload(b"x" * 1_001))) == "TOO_LARGE"
 

@@ -6,7 +6,7 @@ or more has a counter before that.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from stepward.server.core.batch import Batch
     from stepward.server.core.rows import Payload, Progress, Step
     from stepward.server.core.states import Phase
+
+# Of steps that a job makes ready in one go each stands in its lane as if it had become ready so much later than the one
+# before. So what other jobs make ready meanwhile does not wait behind all of a wide job; and no step of that one stands
+# behind what comes later than the width of the largest definition, ten seconds.
+READY_APART_MS: Final = 1
 
 
 def goes_forward(progress: Progress) -> bool:
@@ -72,7 +77,8 @@ def make_ready(batch: Batch, job_id: str, ordinal: int, step: Step, phase: Phase
     if phase.ready in states.HELD_BACK_IN_PAUSED and batch.progress(job_id).state is JobState.PAUSED:
         batch.event(job_id, phase.became_ready, ordinal=ordinal, detail="held back: the job is paused")
         return batch.move(job_id, ordinal, step, phase.ready, NO_TIMER, ready_log_ms=first_log_ms)
-    order = batch.moment.sequence
+    # A place in a line and nothing else: how long the step waits, and may wait, counts from the batch's own moment.
+    order = log_ms + batch.place * READY_APART_MS
     batch.draft.put(keys.ready(_lane(batch, job_id, ordinal, phase), order, job_id, ordinal), rows.Ready(phase.part))
     batch.event(job_id, phase.became_ready, ordinal=ordinal)
     bound = schedules.waiting(batch.policy(job_id, ordinal, phase), first_log_ms=first_log_ms, ready_log_ms=log_ms)

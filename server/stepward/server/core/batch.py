@@ -57,10 +57,11 @@ class Batch:
 
     `failures` collects what raised and was rolled back alone, for the shell to log. `unfinished`: something was
     cut into slices, and the next sweep is to follow at once. `cause` is that of the command that is being decided, and
-    `recorded` are the keys of the remedies of this batch, also of those that were rolled back.
+    `recorded` are the keys of the remedies of this batch, also of those that were rolled back. `place` is which one a
+    step is of those that its job makes ready in one go; whoever goes through them sets it, and sets it back.
     """
 
-    __slots__ = ("_bodies", "cause", "draft", "failures", "limits", "moment", "recorded", "rng", "unfinished")
+    __slots__ = ("_bodies", "cause", "draft", "failures", "limits", "moment", "place", "recorded", "rng", "unfinished")
 
     def __init__(self, draft: Draft, moment: Moment, limits: Limits, rng: Random) -> None:
         self.draft = draft
@@ -71,6 +72,7 @@ class Batch:
         self.unfinished = False
         self.cause = Cause(By.SUPERVISOR)
         self.recorded: list[bytes] = []
+        self.place = 0
         # A job's definition never changes, and every rule asks for it.
         self._bodies: dict[str, DefinitionBody] = {}
 

@@ -224,7 +224,7 @@ def lane(namespace: str, queue: str, action: str) -> bytes:
 
 
 def ready(lane_prefix: bytes, order: int, job_id: str, ordinal: int) -> bytes:
-    """Key of a `rows.Ready`: oldest first within its lane."""
+    """Key of a `rows.Ready`: oldest first within its lane, but for the steps of one job (`advance.READY_APART_MS`)."""
     return lane_prefix + order.to_bytes(8, "big") + subject(job_id, ordinal)
 
 

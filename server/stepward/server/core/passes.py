@@ -129,7 +129,12 @@ def _go_on(batch: Batch, job_id: str, pass_: Pass) -> None:
             if batch.progress(job_id).state not in rows.JOB_STATES_FINAL:
                 _wait(batch, job_id, replace(pass_, after=keys.parse_subject(found[number - 1][1:])[1]))
             return
-        walk.visit(batch, job_id, keys.parse_subject(key[1:])[1], batch.draft.require(key, rows.Step))
+        ordinal = keys.parse_subject(key[1:])[1]
+        outer, batch.place = batch.place, ordinal
+        try:
+            walk.visit(batch, job_id, ordinal, batch.draft.require(key, rows.Step))
+        finally:
+            batch.place = outer
     if walk.ended is not None:
         walk.ended(batch, job_id)
 

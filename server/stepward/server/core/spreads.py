@@ -62,14 +62,19 @@ def _tell_dependents(batch: Batch, job_id: str, source: int, told: int) -> None:
     """Tell a slice of the dependents. Of a job that is given up the rest never begins."""
     waiting = dependents(batch, job_id, source)
     least, most = told + batch.limits.told_least, told + batch.limits.activation_slice
-    for place in range(told, len(waiting)):
-        # Whoever begins has just looked.
-        if place and advance.is_given_up(batch.progress(job_id)):
-            return
-        if place >= most or (place >= least and batch.full):
-            _wait(batch, job_id, source, slice_rows.Spread(undo=False, told=place))
-            return
-        advance.need_met(batch, job_id, waiting[place])
+    outer = batch.place
+    try:
+        for place in range(told, len(waiting)):
+            # Whoever begins has just looked.
+            if place and advance.is_given_up(batch.progress(job_id)):
+                return
+            if place >= most or (place >= least and batch.full):
+                _wait(batch, job_id, source, slice_rows.Spread(undo=False, told=place))
+                return
+            batch.place = place
+            advance.need_met(batch, job_id, waiting[place])
+    finally:
+        batch.place = outer
 
 
 def _tell_needs(batch: Batch, job_id: str, source: int, told: int) -> None:
@@ -82,12 +87,17 @@ def _tell_needs(batch: Batch, job_id: str, source: int, told: int) -> None:
     steps = batch.body(job_id).steps
     left = batch.limits.activation_slice
     ended = [(source, told)]
+    outer = batch.place
     while ended:
         ordinal, place = ended.pop()
         needs = steps[ordinal].needs
         while place < len(needs) and left > 0:
-            if compensation.dependent_undone(batch, job_id, needs[place]):
-                ended.append((needs[place], 0))
+            batch.place = place
+            try:
+                if compensation.dependent_undone(batch, job_id, needs[place]):
+                    ended.append((needs[place], 0))
+            finally:
+                batch.place = outer
             place += 1
             left = 0 if batch.full else left - 1
         if place < len(needs):
