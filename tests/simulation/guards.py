@@ -104,6 +104,7 @@ FIRST_OF: Final[dict[str, int]] = {
     "only new entries are taken over": 3_060,
     "an old token changes nothing": 3_110,
     "rows are as old as the question about them": 3_030,
+    "rows are as new as what is applied": 3_060,
 }
 
 # Those that are seen where leaders are deceived: a storm leads to two of them too seldom.
