@@ -7,13 +7,18 @@ import contextlib
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import grpc
 import pytest
 
 from stepward.server.config import ClusterConfig, NodeConfig
+from stepward.server.core.limits import Limits
+from stepward.server.core.rows import Head
+from stepward.server.logbook.outbox import Standing, Transferred
 from stepward.server.membership import found_directories
 from stepward.server.node import Node
+from stepward.server.operating import Operating
 from stepward.server.serving import serve_until
 from stepward.v1 import cluster_service_pb2
 from tests.server import nodes
@@ -108,6 +113,16 @@ async def test_leadership_is_handed_on_whoever_is_asked(cluster: Cluster, ask: s
     assert outcome.node_id == again.node_id == target
     assert outcome.term == again.term
     assert await cluster.leader() == target
+
+
+async def test_node_that_was_elected_and_decides_nothing_yet_leads_already() -> None:
+    """Others name it as their leader by then; handing leadership to it changes nothing."""
+    head = Head(3, b"hash", 1, 1, 0, 0, 0, 0, "boot")
+    shard = SimpleNamespace(leads=False, standing=Standing(False, 1, 2, head, leader_id="n1"))
+    identity = SimpleNamespace(node_id="n1", members=IDS, peers=IDS[1:])
+    operating = Operating(identity, shard, None, reached=lambda: (), limits=Limits())  # type: ignore[arg-type]  # of those it looks at these
+
+    assert await operating.transfer("n1", passed_on=False) == Transferred("n1", 2)
 
 
 async def knows(cluster: Cluster, node_id: str, leader: str = "") -> bool:

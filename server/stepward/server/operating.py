@@ -57,7 +57,8 @@ class Operating:
         members = self._identity.members
         if target_id and target_id not in members:
             raise refuse(Reason.INVALID_ARGUMENT, f"node_id is {target_id!r}; it must be one of {', '.join(members)}")
-        if self._shard.leads and target_id == self._identity.node_id:
+        if target_id == self._identity.node_id == self._shard.standing.leader_id:
+            # Also before its epoch is open: others know it as their leader by then, and send their callers here.
             return Transferred(target_id, self._shard.standing.term)
         if not self._identity.peers:
             raise refuse(Reason.NODE_STATE, f"{self._identity.node_id} is the only node, and leads")
