@@ -149,14 +149,15 @@ class Judge:
                 self._heard_led_ms[command.session_id] = decided.moment.led_ms
             if not isinstance(command, ReportAttempts) or not isinstance(answer, AttemptsReported):
                 continue
-            results = {result.attempt: result.result for result in answer.results}
+            # With a message it was recorded before, as when a Started comes late.
+            recorded = {one.attempt for one in answer.results if one.result == "RECORDED" and not one.message}
             for report in command.reports:
                 ref = report.attempt
                 if isinstance(report.event, ProgressMade):
                     for attempt in self._attempts.values():
                         if attempt.ref == ref and attempt.session_id == command.session_id:
                             attempt.heard_log_ms = decided.moment.log_ms
-                elif results.get(ref) == "RECORDED":
+                elif ref in recorded:
                     taken[ref] = report.event
         return taken
 

@@ -13,7 +13,7 @@ from tests.soak.judge import WrongError
 
 # What is different every time, and the minutes that `make soak` runs for hours.
 SECONDS: Final = 420
-SEED: Final = 1
+SEED: Final = 6
 HALF_HOUR_S = 1_800
 # What must have been met: everything that agents and services do to a supervisor.
 MEANT: Final = (
