@@ -10,6 +10,7 @@ from loadtest.mix_file import DEFAULT, MixError, Stage, read, stage_at
 from tests.loadtest.stand import run_module
 
 
+@pytest.mark.slow
 def test_mix_loses_nothing_when_the_leader_is_killed(tmp_path: Path) -> None:
     """Half a minute, one kill, users of every kind. How slow is not judged here: other tests run beside it."""
     options = ("--minutes", "0.5", "--kill-every-minutes", "0.2", "--users", "16", "--sample-every-seconds", "2")
